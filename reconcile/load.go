@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -29,18 +30,10 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 // ctx ends.
 func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) error {
 	for failures := 1; ; failures++ {
-		recs, problems, err := r.records.Load(ctx)
-		var states shardState
+		is, err := r.readShard(ctx)
 		if err == nil {
-			states, err = r.states.Load(ctx)
-		}
-		var backs map[string]desiredSpec
-		if err == nil {
-			backs, err = r.readRollbacks(ctx, states)
-		}
-		if err == nil {
-			r.install(recs, problems, states, backs)
-			r.awaitFirstAnswers(ctx, stop, states, len(recs)+len(problems) > 0)
+			r.install(is)
+			r.awaitFirstAnswers(ctx, stop, is.states, len(is.recs)+len(is.problems) > 0)
 			r.begin()
 			return ctx.Err()
 		}
@@ -56,20 +49,41 @@ func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) err
 // reads and logs as much as the first.
 const maxLoadBackoff = 10 * time.Second
 
-func (r *Reconciler) install(recs []records.Instance, problems []records.Problem, states shardState, backs map[string]desiredSpec) {
+// A stored shard is what storage has of it.
+type stored struct {
+	recs     []records.Instance
+	problems []records.Problem
+	states   shardState
+	backs    map[string]desiredSpec // of groups that are rolled back
+}
+
+func (r *Reconciler) readShard(ctx context.Context) (s stored, err error) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.recs, s.problems, err = r.records.Load(ctx) })
+	states, statesErr := r.states.Load(ctx)
+	var backs map[string]desiredSpec
+	if statesErr == nil {
+		backs, statesErr = r.readRollbacks(ctx, states)
+	}
+	wg.Wait()
+	s.states, s.backs = states, backs
+	return s, cmp.Or(err, statesErr)
+}
+
+func (r *Reconciler) install(s stored) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0
-	for _, rec := range recs {
+	r.began, r.foundNoRecord = r.opts.Now(), len(s.problems) == 0
+	for _, rec := range s.recs {
 		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
 		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
 	}
 	for _, m := range r.members {
 		r.linkReplacement(m)
 	}
-	r.rememberReclaims(recs)
-	r.recordProblems(problems)
-	r.restoreStates(states, backs)
+	r.rememberReclaims(s.recs)
+	r.recordProblems(s.problems)
+	r.restoreStates(s.states, s.backs)
 }
 
 // rememberReclaims has creates avoid the pools whose machines the cloud takes back at the

@@ -137,10 +137,10 @@ func (s *slow) List(ctx context.Context, prefix, after string) iter.Seq2[storage
 		n := 0
 		s.wait(ctx)
 		for e, err := range s.Store.List(ctx, prefix, after) {
-			if n++; n%page == 0 {
+			if n > 0 && n%page == 0 {
 				s.wait(ctx)
 			}
-			if !yield(e, err) {
+			if n++; !yield(e, err) {
 				return
 			}
 		}

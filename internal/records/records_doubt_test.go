@@ -184,14 +184,14 @@ func TestLoadInDoubt(t *testing.T) {
 			require.Empty(t, b.recs.Problems(), "no record is known to be unreadable")
 		})
 	}
-	bubble(t, "a broken list waits for no snapshot", func(t *testing.T) {
+	bubble(t, "a broken list does not wait for the whole snapshot", func(t *testing.T) {
 		b := snapshotTest(t, 1)
 		b.Inject(storagetest.Fault{Op: storagetest.List})
 		recs, log := b.logged(8)
 		began := time.Now()
 		_, _, err := records.New(hanging{b}, shard, nil).Load(t.Context())
 		require.ErrorIs(t, err, nstance.Unavailable)
-		require.Zero(t, time.Since(began))
+		require.LessOrEqual(t, time.Since(began), time.Second)
 		require.NoError(t, recs.SnapshotProblem())
 		require.Empty(t, log.String())
 	})

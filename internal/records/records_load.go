@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
@@ -46,26 +50,60 @@ func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 // listWithSnapshot lists the shard's keys, and reads and decodes its snapshot at the
 // same time if fresh.
 func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[Ref]storage.Version, foreign []Problem, snap []snapshotRecord, err error) {
+	if !fresh {
+		listed, foreign, err = r.list(ctx, nil)
+		return listed, foreign, nil, err
+	}
 	aside, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	if fresh {
-		wg.Go(func() { snap = r.findSnapshot(aside) })
+	found := make(chan []string, 1)
+	wg.Go(func() { snap = r.findSnapshot(aside, found) })
+	var marks []string
+	select {
+	case marks = <-found:
+	case <-time.After(marksTimeout):
+	case <-ctx.Done():
 	}
-	if listed, foreign, err = r.list(ctx); err != nil {
+	if listed, foreign, err = r.list(ctx, marks); err != nil {
 		stop() // the snapshot is not needed any more
 	}
 	wg.Wait()
 	return listed, foreign, snap, err
 }
 
-func (r *Records) list(ctx context.Context) (map[Ref]storage.Version, []Problem, error) {
+// marksTimeout is how long the listing waits for the snapshot to say how it can be divided.
+const marksTimeout = time.Second
+
+// list lists the shard's keys: what lies between marks at the same time, for a store answers
+// with a thousand keys, and says only then where the next begin. Marks may be any keys, also
+// those that are gone.
+func (r *Records) list(ctx context.Context, marks []string) (map[Ref]storage.Version, []Problem, error) {
+	if !slices.IsSorted(marks) || slices.Contains(marks, "") {
+		marks = nil
+	}
+	parts := make([][]storage.Entry, len(marks)+1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.width)
+	for i := range parts {
+		after, last := "", ""
+		if i > 0 {
+			after = marks[i-1]
+		}
+		if i < len(marks) {
+			last = marks[i]
+		}
+		g.Go(func() (err error) {
+			parts[i], err = r.listPart(ctx, after, last)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
 	listed := map[Ref]storage.Version{}
 	var foreign []Problem
-	for entry, err := range r.store.List(ctx, layout.InstancePrefix(r.shard), "") {
-		if err != nil {
-			return nil, nil, err
-		}
+	for _, entry := range slices.Concat(parts...) {
 		ref, err := ParseInstanceKey(entry.Key)
 		if err != nil {
 			foreign = append(foreign, Problem{Key: entry.Key, Tenant: ref.Tenant, Group: ref.Group, ID: ref.ID, Err: err})
@@ -74,6 +112,23 @@ func (r *Records) list(ctx context.Context) (map[Ref]storage.Version, []Problem,
 		listed[ref] = entry.Version
 	}
 	return listed, foreign, nil
+}
+
+// listPart returns the entries whose key sorts after one and not after the last; empty: all.
+func (r *Records) listPart(ctx context.Context, after, last string) (part []storage.Entry, err error) {
+	for entry, err := range r.store.List(ctx, layout.InstancePrefix(r.shard), after) {
+		switch {
+		case err != nil:
+			return nil, err
+		case last != "" && entry.Key > last:
+			return part, nil
+		}
+		part = append(part, entry)
+		if entry.Key == last { // do not ask for the next page
+			return part, nil
+		}
+	}
+	return part, nil
 }
 
 // rejectDuplicates finds IDs with records in several groups, keeps the one that is

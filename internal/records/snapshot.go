@@ -35,9 +35,18 @@ const maxSnapshot = 512 << 20
 type snapshotHead struct {
 	Header
 	Shard    nstance.ShardID `json:"shard"`
-	Records  int             `json:"records"`  // lines that follow
-	Contents string          `json:"contents"` // digest of their keys and versions: equal ones need no new snapshot
+	Records  int             `json:"records"`         // lines that follow
+	Contents string          `json:"contents"`        // digest of their keys and versions: equal ones need no new snapshot
+	Marks    []string        `json:"marks,omitempty"` // some of their keys, evenly apart: what lies between them is listed at the same time
 }
+
+// Marks are as far apart as one answer of an object store reaches, which may begin with the
+// mark itself. There are few, since not every store can begin a listing elsewhere than at its
+// first key (Azure's cannot).
+const (
+	pageKeys = 999
+	maxMarks = 15
+)
 
 // snapshotLine is one record.
 type snapshotLine struct {
@@ -151,8 +160,8 @@ func (r *Records) readSnapshotHead(ctx context.Context) error {
 		return err
 	}
 	r.snap.setKnown(obj.Version, snapshotHead{})
-	if head, err := readSnapshot(r.shard, obj.Data, func([]byte) {}); err == nil {
-		r.snap.setKnown(obj.Version, head)
+	if text, err := openSnapshot(r.shard, obj.Data); err == nil && text.each(func([]byte) {}) == nil {
+		r.snap.setKnown(obj.Version, text.head)
 	}
 	return nil
 }
@@ -166,7 +175,11 @@ func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents
 	if err := r.fence.allow(key, s.epoch); err != nil {
 		return err
 	}
-	head := snapshotHead{NewHeader(max(s.epoch, r.fence.epoch)), r.shard, len(all), contents}
+	head := snapshotHead{Header: NewHeader(max(s.epoch, r.fence.epoch)), Shard: r.shard, Records: len(all), Contents: contents}
+	apart := max(pageKeys, len(all)/(maxMarks+1)+1)
+	for i := apart - 1; i < len(all); i += apart {
+		head.Marks = append(head.Marks, all[i].key)
+	}
 	data, err := packSnapshot(head, all)
 	if err != nil {
 		return err
@@ -199,30 +212,39 @@ func packSnapshot(head snapshotHead, all []keyedRecord) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// readSnapshot unpacks data, decodes the head, and calls use for the line of each
-// record, which may keep it.
-func readSnapshot(shard nstance.ShardID, data []byte, use func(line []byte)) (snapshotHead, error) {
-	key := layout.SnapshotKey(shard)
+// A snapshotText is a snapshot that is being unpacked.
+type snapshotText struct {
+	head  snapshotHead
+	key   string
+	text  *io.LimitedReader
+	lines *bufio.Reader
+}
+
+// openSnapshot decodes the head.
+func openSnapshot(shard nstance.ShardID, data []byte) (t snapshotText, err error) {
+	t.key = layout.SnapshotKey(shard)
 	zip, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
-		return snapshotHead{}, unreadable(key, "%w", err)
+		return t, unreadable(t.key, "%w", err)
 	}
-	text := &io.LimitedReader{R: zip, N: maxSnapshot}
-	lines := bufio.NewReaderSize(text, 64<<10)
-	first, err := lines.ReadBytes('\n')
+	t.text = &io.LimitedReader{R: zip, N: maxSnapshot}
+	t.lines = bufio.NewReaderSize(t.text, 64<<10)
+	first, err := t.lines.ReadBytes('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
-		return snapshotHead{}, unreadable(key, "%w", err)
+		return t, unreadable(t.key, "%w", err)
 	}
-	head, _, err := Decode[snapshotHead](key, first)
-	if err != nil {
-		return head, err
+	if t.head, _, err = Decode[snapshotHead](t.key, first); err == nil && t.head.Shard != shard {
+		err = unreadable(t.key, "it belongs to shard %q", t.head.Shard)
 	}
-	if head.Shard != shard {
-		return head, unreadable(key, "it belongs to shard %q", head.Shard)
-	}
+	return t, err
+}
+
+// each calls use for the line of each record, which may keep it. It fails unless the
+// snapshot is whole.
+func (t snapshotText) each(use func(line []byte)) error {
 	n := 0
 	for {
-		line, err := lines.ReadBytes('\n')
+		line, err := t.lines.ReadBytes('\n')
 		if len(line) > 0 {
 			n++
 			use(line)
@@ -231,14 +253,14 @@ func readSnapshot(shard nstance.ShardID, data []byte, use func(line []byte)) (sn
 			break
 		}
 		if err != nil {
-			return head, unreadable(key, "%w", err)
+			return unreadable(t.key, "%w", err)
 		}
 	}
 	switch {
-	case text.N == 0:
-		return head, unreadable(key, "it is too large when unpacked")
-	case n != head.Records:
-		return head, unreadable(key, "it has %d records, its head says %d", n, head.Records)
+	case t.text.N == 0:
+		return unreadable(t.key, "it is too large when unpacked")
+	case n != t.head.Records:
+		return unreadable(t.key, "it has %d records, its head says %d", n, t.head.Records)
 	}
-	return head, nil
+	return nil
 }

@@ -18,9 +18,10 @@ import (
 // no time.
 const snapshotTimeout = 10 * time.Second
 
-// findSnapshot returns the records of the shard's snapshot. What cannot be read or
-// used is reported and left out.
-func (r *Records) findSnapshot(ctx context.Context) []snapshotRecord {
+// findSnapshot returns the records of the shard's snapshot, and sends its marks as soon as
+// they are known. What cannot be read or used is reported and left out.
+func (r *Records) findSnapshot(ctx context.Context, marks chan<- []string) []snapshotRecord {
+	defer close(marks)
 	limited, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
 	if r.snap.acquire(limited) != nil {
@@ -34,7 +35,7 @@ func (r *Records) findSnapshot(ctx context.Context) []snapshotRecord {
 	}
 	var recs []snapshotRecord
 	if err == nil {
-		recs, err = r.usableSnapshot(ctx, obj)
+		recs, err = r.usableSnapshot(ctx, obj, marks)
 	}
 	if err != nil && ctx.Err() == nil {
 		r.recordSnapshotProblem(err)
@@ -44,12 +45,19 @@ func (r *Records) findSnapshot(ctx context.Context) []snapshotRecord {
 
 // usableSnapshot opens the stored snapshot, and records its version, so that the
 // next one can replace it. Beside damaged records it returns the others.
-func (r *Records) usableSnapshot(ctx context.Context, obj storage.Object) ([]snapshotRecord, error) {
-	recs, damaged, head, err := decodeSnapshot(ctx, r.shard, obj.Data)
+func (r *Records) usableSnapshot(ctx context.Context, obj storage.Object, marks chan<- []string) ([]snapshotRecord, error) {
+	var recs []snapshotRecord
+	damaged := 0
+	text, err := openSnapshot(r.shard, obj.Data)
+	if err == nil {
+		marks <- text.head.Marks
+		recs, damaged, err = decodeSnapshot(ctx, text)
+	}
 	if err != nil {
 		r.snap.setKnown(obj.Version, snapshotHead{})
 		return nil, err
 	}
+	head := text.head
 	r.snap.setKnown(obj.Version, head)
 	if own := r.fence.epoch; own != 0 && head.Epoch > own {
 		return nil, nstance.Errorf(nstance.Conflict, "%s was written by term %d, later than this one, %d", obj.Key, head.Epoch, own)
@@ -78,7 +86,7 @@ type snapshotRecord struct {
 
 // decodeSnapshot decodes the lines while they are unpacked, several at a time since
 // it is CPU work, and counts those that are damaged.
-func decodeSnapshot(ctx context.Context, shard nstance.ShardID, data []byte) (recs []snapshotRecord, damaged int, head snapshotHead, err error) {
+func decodeSnapshot(ctx context.Context, text snapshotText) (recs []snapshotRecord, damaged int, err error) {
 	lines := make(chan []byte, 64)
 	var mu sync.Mutex // for recs and damaged
 	var wg sync.WaitGroup
@@ -99,10 +107,10 @@ func decodeSnapshot(ctx context.Context, shard nstance.ShardID, data []byte) (re
 			}
 		})
 	}
-	head, err = readSnapshot(shard, data, func(line []byte) { lines <- line })
+	err = text.each(func(line []byte) { lines <- line })
 	close(lines)
 	wg.Wait()
-	return recs, damaged, head, err
+	return recs, damaged, err
 }
 
 // decodeLine returns nothing where the line is damaged. A takeover calls it ten

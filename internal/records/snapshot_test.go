@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"io"
+	"iter"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -406,4 +410,123 @@ func FuzzSnapshot(f *testing.F) {
 			require.Equal(t, keyOf(newInstance(byte(i+1))), keyOf(rec))
 		}
 	})
+}
+
+// TestMarks: what lies between the marks of a snapshot is listed at the same time.
+func TestMarks(t *testing.T) {
+	marks := func(t *testing.T, b recordsTest) []string {
+		obj, err := b.mem.Get(t.Context(), snapshotKey)
+		require.NoError(t, err)
+		head, _, _ := strings.Cut(unzipped(t, obj.Data), "\n")
+		var v struct{ Marks []string }
+		require.NoError(t, json.Unmarshal([]byte(head), &v))
+		return v.Marks
+	}
+	filled := func(t *testing.T, n int) recordsTest {
+		b := newBed()
+		for i := range n {
+			rec := newInstance(1)
+			rec.ID = numbered(i)
+			_, err := b.recs.Create(t.Context(), rec)
+			require.NoError(t, err)
+		}
+		_, err := b.recs.SaveSnapshot(t.Context())
+		require.NoError(t, err)
+		return b.next(8)
+	}
+	for name, c := range map[string]struct{ records, marks int }{
+		"none for what one answer has":                     {998, 0},
+		"the last key is one, for what has come since":     {999, 1},
+		"no more than one answer of the store apart":       {2500, 2},
+		"evenly apart, and few, where there are very many": {20_000, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := filled(t, c.records)
+			got := marks(t, b)
+			require.Len(t, got, c.marks)
+			require.True(t, slices.IsSorted(got))
+			var all []string
+			for e, err := range b.mem.List(t.Context(), layout.InstancePrefix(shard), "") {
+				require.NoError(t, err)
+				all = append(all, e.Key)
+			}
+			for i, mark := range got {
+				at, known := slices.BinarySearch(all, mark)
+				require.True(t, known)
+				require.Equal(t, (i+1)*max(999, c.records/16+1), at+1)
+			}
+		})
+	}
+	bubble(t, "the pages of the listing are waited for at once", func(t *testing.T) {
+		b := filled(t, 2500)
+		b.recs = records.New(slowPages{b}, shard, &records.Options{Epoch: 8})
+		began := time.Now()
+		recs, problems, err := b.recs.Load(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		require.Len(t, recs, 2500)
+		require.Equal(t, time.Second, time.Since(began), "three pages, each a second")
+	})
+	bubble(t, "a page that fails fails the load", func(t *testing.T) {
+		for skip := range 3 {
+			b := filled(t, 2500)
+			b.Inject(storagetest.Fault{Op: storagetest.List, Skip: skip})
+			_, _, err := b.recs.Load(t.Context())
+			require.ErrorIs(t, err, nstance.Unavailable)
+		}
+	})
+	key := func(n byte) string { return `"` + keyOf(newInstance(n)) + `"` }
+	for name, marks := range map[string]string{
+		"that are there":                 key(3) + "," + key(6),
+		"that are gone":                  key(30) + "," + key(60),
+		"that are the same":              key(3) + "," + key(3),
+		"out of order":                   key(6) + "," + key(3),
+		"that are empty":                 `"",""`,
+		"under no prefix of the shard's": `"a","zz"`,
+	} {
+		bubble(t, "each record is listed once, whatever the marks: "+name, func(t *testing.T) {
+			b := snapshotTest(t, 9)
+			b.rewrite(t, func(text string) string {
+				return strings.Replace(text, `"records":9`, `"records":9,"marks":[`+marks+`]`, 1)
+			})
+			other := records.New(b.mem, shard, &records.Options{Epoch: 7})
+			_, err := other.Create(t.Context(), newInstance(11))
+			require.NoError(t, err)
+			b.put(t, keyOf(newInstance(12))+"x", "{}") // is no record
+			recs, problems, err := b.recs.Load(t.Context())
+			require.NoError(t, err)
+			require.Len(t, problems, 1)
+			require.Len(t, recs, 10)
+			require.NoError(t, b.recs.SnapshotProblem())
+			require.Equal(t, 2, b.Count(storagetest.Get), "of the snapshot and of the new one")
+		})
+	}
+}
+
+// numbered returns an ID of its own for each number up to a million.
+func numbered(n int) nstance.InstanceID {
+	id := []byte("knd0400000001r01000000000000x")[:29]
+	id[28] = '0'
+	for i := 26; i > 22; i-- {
+		id[i] = "0123456789abcdefghjkmnpqrstvwxyz"[n&31]
+		n >>= 5
+	}
+	return nstance.InstanceID(id)
+}
+
+// slowPages takes a second for each page of a listing.
+type slowPages struct{ recordsTest }
+
+func (s slowPages) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		n := 0
+		for entry, err := range s.recordsTest.List(ctx, prefix, after) {
+			if n%1000 == 0 {
+				sleep.For(ctx, time.Second)
+			}
+			if n++; !yield(entry, err) {
+				return
+			}
+		}
+	}
 }
