@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,7 +33,12 @@ func (c *Cluster) InstallCRDs(paths ...string) error {
 // the server that shall answer them. Its Install sends them to the API server, which may
 // take a moment to ask.
 func (c *Cluster) PrepareWebhooks(paths ...string) (*envtest.WebhookInstallOptions, error) {
-	hooks := &envtest.WebhookInstallOptions{Paths: paths}
+	addr, err := freeport.Address() // envtest's own may be taken by a connection before the server starts
+	if err != nil {
+		return nil, err
+	}
+	at := netip.MustParseAddrPort(addr)
+	hooks := &envtest.WebhookInstallOptions{Paths: paths, LocalServingHost: at.Addr().String(), LocalServingPort: int(at.Port())}
 	if err := hooks.PrepWithoutInstalling(); err != nil {
 		return nil, err
 	}

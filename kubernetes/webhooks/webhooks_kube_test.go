@@ -19,7 +19,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -69,10 +68,13 @@ func prepare(c *kubetest.Cluster) (ctrl.Manager, error) {
 	if api, err = client.New(c.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
-	if err := api.Create(context.Background(), olderThanWebhooks()); err != nil {
+	if err = api.Create(context.Background(), olderThanWebhooks()); err != nil {
 		return nil, err
 	}
-	hooks := &envtest.WebhookInstallOptions{Paths: []string{"../config/webhook/manifests.yaml"}}
+	hooks, err := c.PrepareWebhooks("../config/webhook/manifests.yaml")
+	if err != nil {
+		return nil, err
+	}
 	if err := hooks.Install(c.Config); err != nil {
 		return nil, err
 	}
