@@ -365,7 +365,7 @@ $(KUBE)/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
 	cd tools/karpenter && install -m 644 $(call module,sigs.k8s.io/karpenter)/pkg/apis/crds/*.yaml $(call module,sigs.k8s.io/karpenter)/kwok/apis/crds/*.yaml $(KUBE)/karpenter-crds/
 	cd tools/karpenter && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/karpenter/kwok
 
-bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 500 nodes, of which 100 are lost at once
+bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 1,000 nodes, of which 500 are lost at once
 	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKubeBesideKarpenter' -benchtime 1x ./operator
 
 bench-kube: kube-servers ## nodes of 1,000 machines: notice to cordon, and the operator's memory

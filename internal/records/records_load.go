@@ -79,7 +79,7 @@ const marksTimeout = time.Second
 // with a thousand keys, and says only then where the next begin. Marks may be any keys, also
 // those that are gone.
 func (r *Records) list(ctx context.Context, marks []string) (map[Ref]storage.Version, []Problem, error) {
-	if !slices.IsSorted(marks) || slices.Contains(marks, "") {
+	if len(marks) > maxMarks || !slices.IsSorted(marks) || slices.Contains(marks, "") {
 		marks = nil
 	}
 	parts := make([][]storage.Entry, len(marks)+1)

@@ -481,6 +481,7 @@ func TestMarks(t *testing.T) {
 		"that are gone":                  key(30) + "," + key(60),
 		"that are the same":              key(3) + "," + key(3),
 		"out of order":                   key(6) + "," + key(3),
+		"that are too many":              strings.Repeat(key(3)+",", 1000) + key(3),
 		"that are empty":                 `"",""`,
 		"under no prefix of the shard's": `"a","zz"`,
 	} {
@@ -499,6 +500,7 @@ func TestMarks(t *testing.T) {
 			require.Len(t, recs, 10)
 			require.NoError(t, b.recs.SnapshotProblem())
 			require.Equal(t, 2, b.Count(storagetest.Get), "of the snapshot and of the new one")
+			require.LessOrEqual(t, b.Count(storagetest.List), 16)
 		})
 	}
 }

@@ -39,9 +39,9 @@ import (
 
 // Figures of the comparison.
 const (
-	besideSize   = 500 // nodes, each with one pod
-	besideLost   = 100 // of them, at once
-	besideBudget = 25  // pods that may be unavailable
+	besideSize   = 1000 // nodes, each with one pod
+	besideLost   = 500  // of them, at once
+	besideBudget = 125  // pods that may be unavailable
 	besideNotice = 2 * time.Minute
 )
 
@@ -59,8 +59,8 @@ type neighbour struct {
 }
 
 // BenchmarkKubeBesideKarpenter has Karpenter with its kwok provider, and nstance-operator over a
-// shard, work on one API server. First the one and then the other brings up 500 nodes with a pod
-// each, and loses 100 at once with two minutes each while a disruption budget permits 25 pods to
+// shard, work on one API server. First the one and then the other brings up 1,000 nodes with a
+// pod each, and loses 500 at once with two minutes each while a disruption budget permits 125 pods to
 // be away. Karpenter has no notices without a cloud: its NodeClaims are deleted, with as much time.
 func BenchmarkKubeBesideKarpenter(b *testing.B) {
 	c, err := kubetest.Start(kubetest.Options{Controllers: true, Scheduler: true, Kubelets: true})
