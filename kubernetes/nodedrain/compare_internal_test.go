@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,20 @@ func (allStay) OfNodes(_ context.Context, nodes []*corev1.Node) map[types.UID]Kn
 		out[node.UID] = Known{Instance: nstance.InstanceID("web-" + node.Name), State: InstanceStays}
 	}
 	return out
+}
+
+// A countedStay counts the comparisons that found all nodes of a test.
+type countedStay struct {
+	allStay
+	nodes int
+	found atomic.Int64
+}
+
+func (c *countedStay) OfNodes(ctx context.Context, nodes []*corev1.Node) map[types.UID]Known {
+	if len(nodes) == c.nodes {
+		c.found.Add(1)
+	}
+	return c.allStay.OfNodes(ctx, nodes)
 }
 
 // marked counts the nodes that name their instance.
@@ -49,8 +64,9 @@ func TestMarksPastFailures(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, &Options{Instances: allStay{}, QPS: 1000}, func(r *virtualRig) {
-				const nodes = 40
+			const nodes = 40
+			known := &countedStay{nodes: nodes}
+			virtual(t, &Options{Instances: known, QPS: 1000}, func(r *virtualRig) {
 				var mu sync.Mutex
 				first := "" // the first node that is patched cannot be
 				patches := 0
@@ -75,7 +91,10 @@ func TestMarksPastFailures(t *testing.T) {
 				for i := range nodes {
 					r.node(fmt.Sprint("n", i))
 				}
-				pass(900 * time.Millisecond) // one comparison
+				for known.found.Load() == 0 {
+					pass(10 * time.Millisecond)
+				}
+				pass(comparePause - 100*time.Millisecond) // until the next comparison
 				require.Equal(r, nodes-1, r.marked())
 				pass(10 * time.Minute)
 				require.Equal(r, nodes-1, r.marked())

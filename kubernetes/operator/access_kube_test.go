@@ -173,7 +173,7 @@ func TestKubeNodesLost(t *testing.T) {
 	require.True(t, isTrue(nc, clusterv1.ReadyCondition))
 	m := a.Cloud.Machines()[0]
 	require.NoError(t, a.Cloud.Reclaim(m.ID, 5*time.Minute))
-	require.Eventually(t, func() bool { e := a.Executor(m.ID); return e != "" && e != nstance.ExecutorOperator }, eventually, 100*time.Millisecond)
+	require.Eventually(t, func() bool { e := a.Executor(m.ID); return e != "" && e != nstance.ExecutorOperator }, eventually, poll)
 
 	second, _ := w.shortToken("2")
 	w.storeKubeconfig(second)
@@ -202,6 +202,6 @@ func TestKubeNodesNeverReached(t *testing.T) {
 	until(w, w.shardGroup("web", 1, nil), ready(1), "ready")
 	m := a.Cloud.Machines()[0]
 	require.NoError(t, a.Cloud.Reclaim(m.ID, time.Minute))
-	require.Eventually(t, func() bool { return a.Drains(m.ID) }, eventually, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return a.Drains(m.ID) }, eventually, poll)
 	require.NotEqual(t, nstance.ExecutorOperator, a.Executor(m.ID))
 }

@@ -43,7 +43,7 @@ func TestKubeEndedUnseen(t *testing.T) {
 	until(w, n, func(n *corev1.Node) bool { return n.Annotations[nodedrain.AnnotationInstance] == string(m.ID) }, "marked")
 	w.stop()
 	require.NoError(t, a.Cloud.Reclaim(m.ID, 3*time.Second))
-	require.Eventually(t, func() bool { return a.Ended(m.ID) }, eventually, 50*time.Millisecond, "the shard says that it has ended")
+	require.Eventually(t, func() bool { return a.Ended(m.ID) }, eventually, poll, "the shard says that it has ended")
 	w.start()
 	w.untilGone(n)
 	w.untilGone(pod)
@@ -60,7 +60,7 @@ func TestKubeCancelledUnseen(t *testing.T) {
 	until(w, n, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
 	w.stop()
 	require.NoError(t, a.Cloud.Withdraw(m.ID))
-	require.Eventually(t, func() bool { return !a.Drains(m.ID) }, eventually, 50*time.Millisecond, "the shard has cancelled the drain: %s", lazy(func() string { return mustYAML(a.Instances()) }))
+	require.Eventually(t, func() bool { return !a.Drains(m.ID) }, eventually, poll, "the shard has cancelled the drain: %s", lazy(func() string { return mustYAML(a.Instances()) }))
 	w.start()
 	until(w, n, func(n *corev1.Node) bool {
 		_, annotated := n.Annotations["nstance.dev/drain-instance"]

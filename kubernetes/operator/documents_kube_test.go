@@ -213,7 +213,7 @@ func TestKubeMachineNeverCreated(t *testing.T) {
 			first = m
 		}
 		return first.Name != ""
-	}, eventually, 20*time.Millisecond, "it is made")
+	}, eventually, poll, "it is made")
 	w.untilGone(&first)
 	w.untilRunning(1)
 	require.Len(t, a.Cloud.Machines(), 1)
@@ -266,7 +266,7 @@ func TestKubeDrainRules(t *testing.T) {
 		}
 		return out
 	}
-	require.Eventually(t, func() bool { return slices.Contains(reasons("default", doomed.Name), "Drained") }, eventually, 20*time.Millisecond, "without waiting for it")
+	require.Eventually(t, func() bool { return slices.Contains(reasons("default", doomed.Name), "Drained") }, eventually, poll, "without waiting for it")
 	require.NotContains(t, reasons(w.namespace, pod.Name), "EvictedByDrain")
 }
 
@@ -308,7 +308,7 @@ func TestKubeDrainOrder(t *testing.T) {
 	}
 	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(doomed.Name), time.Hour))
 	for _, tier := range tiers {
-		require.Eventually(t, func() bool { return slices.Equal(evicted(), []string{tier}) }, eventually, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return slices.Equal(evicted(), []string{tier}) }, eventually, poll)
 		require.Never(t, func() bool { return !slices.Equal(evicted(), []string{tier}) }, 500*time.Millisecond, 50*time.Millisecond, "the others wait")
 		require.NoError(t, w.Delete(t.Context(), pods[tier], client.GracePeriodSeconds(0)))
 	}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -116,7 +118,10 @@ type evictions struct {
 	of *evictedNode
 }
 
-func (e evictions) Create(_ context.Context, pod, _ client.Object, _ ...client.SubResourceCreateOption) error {
+func (e evictions) Create(_ context.Context, pod, eviction client.Object, _ ...client.SubResourceCreateOption) error {
+	if o := eviction.(*policyv1.Eviction).DeleteOptions; o == nil || o.Preconditions == nil || *o.Preconditions.UID != pod.GetUID() {
+		return errors.New("another pod may have its name by now")
+	}
 	e.of.asked = append(e.of.asked, pod.GetName())
 	return e.of.answers[pod.GetName()]
 }
@@ -127,7 +132,7 @@ func TestEvictPastFailures(t *testing.T) {
 	known := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
 	var pods []corev1.Pod
 	for _, name := range []string{"a", "b", "c"} {
-		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: known.Name}})
+		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: known.Name}})
 	}
 	refused := apierrors.NewForbidden(corev1.Resource("pods"), "a", nil)
 	e := &evictedNode{oneNode: oneNode{uid: "n"}, answers: map[string]error{"a": refused}}

@@ -80,7 +80,7 @@ func (p *protectedWorld) untilReplicas(d *appsv1.Deployment, want int32) {
 // untilOn waits until so many pods of an app run on a node, and no other.
 func (p *protectedWorld) untilOn(app string, node *corev1.Node, want int) {
 	p.Helper()
-	require.Eventually(p, func() bool { return p.on(app, node) == want && len(p.podsOf(app)) == want }, eventually, 50*time.Millisecond,
+	require.Eventually(p, func() bool { return p.on(app, node) == want && len(p.podsOf(app)) == want }, eventually, poll,
 		"%s", lazy(func() string { return mustYAML(p.podsOf(app)) + p.protections() }))
 }
 
@@ -89,7 +89,7 @@ func (p *protectedWorld) settledHandOff(d *appsv1.Deployment, replicas int32) {
 	p.Helper()
 	p.await(d, func() bool { return *d.Spec.Replicas == replicas && d.Annotations[protection.AnnotationSurge] == "" }, "it is as it was")
 	priced := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] != "" }
-	require.Eventually(p, func() bool { return !slices.ContainsFunc(p.podsOf(d.Name), priced) }, eventually, 50*time.Millisecond,
+	require.Eventually(p, func() bool { return !slices.ContainsFunc(p.podsOf(d.Name), priced) }, eventually, poll,
 		"%s", lazy(func() string { return mustYAML(p.podsOf(d.Name)) + p.protections() }))
 }
 
@@ -107,7 +107,7 @@ func TestKubeHandOff(t *testing.T) {
 	p.untilWorkload(sp, "web", func(w infrav1.ProtectedWorkload) bool { return w.HandOff == infrav1.HandOffSurge })
 	require.Eventually(t, func() bool {
 		return !slices.ContainsFunc(p.podsOf("web"), func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] != protection.DeletionCost })
-	}, eventually, 50*time.Millisecond, "they are cheap")
+	}, eventually, poll, "they are cheap")
 	require.NoError(t, p.nodes.Get(t.Context(), client.ObjectKeyFromObject(bridge), bridge))
 	require.False(t, bridge.Spec.Unschedulable, "not yet")
 
@@ -145,7 +145,7 @@ func TestKubeHandOffCosts(t *testing.T) {
 			return !slices.ContainsFunc(p.podsOf("web"), func(pod corev1.Pod) bool {
 				return pod.Annotations[corev1.PodDeletionCost] != want || len(pod.Annotations) != annotations
 			})
-		}, eventually, 50*time.Millisecond, "%s", lazy(func() string { return mustYAML(p.podsOf("web")) + p.protections() }))
+		}, eventually, poll, "%s", lazy(func() string { return mustYAML(p.podsOf("web")) + p.protections() }))
 	}
 	untilCost(protection.DeletionCost, 2)
 	p.patch(d, `{"metadata":{"annotations":{%q:null}}}`, infrav1.AnnotationHandOff)
@@ -193,7 +193,7 @@ func (p *protectedWorld) deleteAmidChanges(sp *infrav1.SpotProtection, objects .
 	began := time.Now()
 	require.Eventually(p, func() bool {
 		return p.Get(p.Context(), client.ObjectKeyFromObject(sp), sp) != nil || time.Since(began) > 3*time.Second
-	}, eventually, 20*time.Millisecond)
+	}, eventually, poll)
 	stop()
 	p.untilGone(sp)
 }
@@ -211,7 +211,7 @@ func TestKubeHandOffAutoscaler(t *testing.T) {
 	p.untilReplicas(d, 4)
 	p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 4 }, "the autoscaler keeps them")
 	lasting, _ := p.machine("lasting", false, 0)
-	require.Eventually(t, func() bool { return p.on("web", lasting) == 1 }, eventually, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return p.on("web", lasting) == 1 }, eventually, poll)
 	// Two more pods move: by then as many as before are ready elsewhere.
 	for range 2 {
 		for _, pod := range p.podsOf("web") {
@@ -274,7 +274,7 @@ func TestKubeHandOffEviction(t *testing.T) {
 			w := p.untilWorkload(sp, "web", func(w infrav1.ProtectedWorkload) bool { return w.HandOff != "" })
 			require.Equal(t, infrav1.HandOffEviction, w.HandOff)
 			require.NotEmpty(t, w.HandOffMessage)
-			require.Eventually(t, func() bool { return p.on("web", bridge) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+			require.Eventually(t, func() bool { return p.on("web", bridge) == 1 }, eventually, poll, "%s", lazy(p.protections))
 			p.touch(sp)
 			require.Never(t, func() bool { return p.on("web", bridge) < 1 }, 2*time.Second, 50*time.Millisecond, "the budget allows no more")
 			require.EqualValues(t, 2, replicas())
@@ -350,12 +350,12 @@ func TestKubeHandOffDrain(t *testing.T) {
 				p.untilReplicas(d, 4)
 				require.Equal(t, 2, p.on("web", old))
 			} else {
-				require.Eventually(t, func() bool { return p.on("web", old) == 1 }, eventually, 20*time.Millisecond, "as the budget permits")
+				require.Eventually(t, func() bool { return p.on("web", old) == 1 }, eventually, poll, "as the budget permits")
 			}
 			lasting, _ := p.machine("lasting", false, 0)
 			p.untilOn("web", lasting, 2)
 			p.settledHandOff(d, 2)
-			require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, 20*time.Millisecond, "the shard knows")
+			require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, poll, "the shard knows")
 			var events corev1.EventList
 			require.NoError(t, p.nodes.List(t.Context(), &events, client.InNamespace(p.space)))
 			evicted := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "EvictedByDrain" })
@@ -401,7 +401,7 @@ func TestKubeHandOffInterrupted(t *testing.T) {
 		p.untilOn("web", lasting, 2)
 		p.settledHandOff(d, 2)
 		p.drain(instance, nstance.CauseStandby, time.Minute)
-		require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, poll)
 		instance.State, instance.WokenAt = string(nstance.Parked), nil
 		p.put(instance, nstance.EventParked)
 
@@ -471,11 +471,11 @@ func TestKubeStandby(t *testing.T) {
 
 	p.drain(parked, nstance.CauseStandby, time.Second)
 	p.untilNode(node, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
-	require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), parked.GetId()+": drained") }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), parked.GetId()+": drained") }, eventually, poll)
 	parked.State, parked.WokenAt = string(nstance.Parked), nil
 	p.put(parked, nstance.EventParked)
 	p.stop()
-	require.Eventually(t, func() bool { return time.Now().After(parked.GetDrain().GetDeadline().AsTime()) }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return time.Now().After(parked.GetDrain().GetDeadline().AsTime()) }, eventually, poll)
 	p.start()
 	require.Never(t, func() bool {
 		var n corev1.Node

@@ -99,11 +99,11 @@ var killedStories = map[string]killedStory{
 			}
 			return nodes
 		}
-		require.Eventually(t, func() bool { return len(cordoned()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+		require.Eventually(t, func() bool { return len(cordoned()) == 1 }, eventually, poll, "%s", lazy(w.everything))
 		leaving := cordoned()[0]
 		require.Empty(t, w.endPods())
 		require.NoError(t, w.Delete(t.Context(), budget))
-		require.Eventually(t, func() bool { w.endPods(); return len(machinesOf(a, "pool")) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+		require.Eventually(t, func() bool { w.endPods(); return len(machinesOf(a, "pool")) == 1 }, eventually, poll, "%s", lazy(w.everything))
 		w.untilGone(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: leaving}})
 		w.untilMachines(mp, 1)
 		require.Empty(t, cordoned())
@@ -134,7 +134,7 @@ var killedStories = map[string]killedStory{
 		md.Spec.Replicas = ptr.To[int32](1)
 		require.NoError(t, w.Patch(t.Context(), md, client.MergeFrom(base)))
 		left := w.untilRunning(1)
-		require.Eventually(t, func() bool { return len(w.ownMachines()) == 1 && len(a.Cloud.Machines()) == 1 }, eventually, 20*time.Millisecond, "%s",
+		require.Eventually(t, func() bool { return len(w.ownMachines()) == 1 && len(a.Cloud.Machines()) == 1 }, eventually, poll, "%s",
 			lazy(func() string { return w.allMachines() + mustYAML(a.Instances()) }))
 		require.Equal(t, left[0].Status.NodeRef.Name, string(a.Cloud.Machines()[0].ID))
 	},
@@ -144,7 +144,7 @@ var killedStories = map[string]killedStory{
 func (w *world) loses(m nstance.Machine, a *shardtest.Shard) {
 	w.Helper()
 	require.NoError(w, a.Cloud.Reclaim(m.ID, 5*time.Second))
-	require.Eventually(w, func() bool { return a.Ended(m.ID) }, eventually, 20*time.Millisecond)
+	require.Eventually(w, func() bool { return a.Ended(m.ID) }, eventually, poll)
 	w.untilGone(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(m.ID)}})
 }
 
@@ -185,7 +185,7 @@ func live(t *testing.T, story killedStory, nth int) int {
 	require.Eventually(t, func() bool {
 		w.endPods()
 		return apierrors.IsNotFound(w.Get(t.Context(), client.ObjectKeyFromObject(nc), nc)) && len(a.Cloud.Machines()) == 0
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 	end()
 	restarting.Wait()
 	k.mu.Lock()

@@ -77,7 +77,7 @@ func (w *world) untilRunning(n int) (machines []clusterv1.Machine) {
 		return len(machines) == n && !slices.ContainsFunc(machines, func(m clusterv1.Machine) bool {
 			return m.Status.NodeRef.Name == "" || !m.DeletionTimestamp.IsZero()
 		})
-	}, eventually, 20*time.Millisecond, "%d machines: %s", n, lazy(func() string { return mustYAML(machines) + w.allMachines() }))
+	}, eventually, poll, "%d machines: %s", n, lazy(func() string { return mustYAML(machines) + w.allMachines() }))
 	return machines
 }
 
@@ -279,7 +279,7 @@ func TestKubeMachineCreateFails(t *testing.T) {
 			machine = machines[0]
 		}
 		return meta.IsStatusConditionTrue(machine.Status.Conditions, infrav1.ConditionCreateFailed)
-	}, eventually, 20*time.Millisecond, "the Machine says so: %s", lazy(w.allMachines))
+	}, eventually, poll, "the Machine says so: %s", lazy(w.allMachines))
 	a.Resume("web") // else the shape is tried again after a minute
 	w.untilRunning(1)
 	until(w, &machine, func(m *clusterv1.Machine) bool {
@@ -300,7 +300,7 @@ func TestKubeMachineMistakes(t *testing.T) {
 		}
 		c := meta.FindStatusCondition(machines[0].Status.Conditions, infrav1.ConditionCreateFailed)
 		return c != nil && c.Status == metav1.ConditionTrue && c.Message == `spec.group: shard a has no group nowhere (add the group to the shard's configuration)`
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.allMachines))
+	}, eventually, poll, "%s", lazy(w.allMachines))
 }
 
 // TestKubeMachineRequested deletes the Machine of an instance that was given up at the

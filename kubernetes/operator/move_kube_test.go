@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +49,7 @@ func TestKubeClusterTaken(t *testing.T) {
 	require.NoError(t, w.Delete(t.Context(), nc))
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	require.NoError(t, w.Patch(t.Context(), nc, none))
-	require.Eventually(t, func() bool { return wire.Open() == 0 }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return wire.Open() == 0 }, eventually, poll)
 }
 
 // inventory labels all CRDs as clusterctl init does: it moves objects of these only.

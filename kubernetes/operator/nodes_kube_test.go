@@ -69,7 +69,7 @@ func TestKubeNodeDrain(t *testing.T) {
 	require.NoError(t, a.Cloud.Reclaim(doomed.ID, time.Minute))
 	until(w, n, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
 	require.NotEmpty(t, n.Annotations, "which says why and until when")
-	require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, 20*time.Millisecond, "its pod is evicted")
+	require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, poll, "its pod is evicted")
 	w.untilGone(n)
 	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(other), other))
 	require.False(t, other.Spec.Unschedulable)
@@ -117,7 +117,7 @@ func TestKubePausedDrains(t *testing.T) {
 				}
 				require.NoError(t, a.Cloud.Reclaim(doomed.ID, time.Minute))
 				until(w, n, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
-				require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, 20*time.Millisecond, "its pod is evicted")
+				require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, poll, "its pod is evicted")
 				w.untilGone(n)
 			})
 		}
@@ -155,8 +155,8 @@ func TestKubeDrainWaits(t *testing.T) {
 	require.Empty(t, w.endPods(), "none is asked to end")
 
 	require.NoError(t, w.Delete(t.Context(), budget))
-	require.Eventually(t, func() bool { return len(w.endPods()) > 0 || len(machinesOf(a, "pool")) == 1 }, eventually, 20*time.Millisecond, "it is evicted")
-	require.Eventually(t, func() bool { return len(machinesOf(a, "pool")) == 1 }, eventually, 20*time.Millisecond, "and its machine deleted")
+	require.Eventually(t, func() bool { return len(w.endPods()) > 0 || len(machinesOf(a, "pool")) == 1 }, eventually, poll, "it is evicted")
+	require.Eventually(t, func() bool { return len(machinesOf(a, "pool")) == 1 }, eventually, poll, "and its machine deleted")
 }
 
 // readyPod makes a pod of an app, which its node says is ready.

@@ -69,7 +69,7 @@ func (w *world) untilNoMachines() {
 		var list infrav1.NstanceMachineList
 		require.NoError(w, w.List(w.Context(), &list, client.InNamespace(w.namespace)))
 		return len(w.machines()) == 0 && len(list.Items) == 0
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 }
 
 // TestKubePod makes a Machine for a pod that asks for one, whose node has the label that
@@ -114,7 +114,7 @@ func TestKubePodRemediation(t *testing.T) {
 	require.Eventually(t, func() bool {
 		machines := w.machines()
 		return len(machines) == 1 && machines[0].UID != machine.UID && machines[0].Status.NodeRef.Name != ""
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 	require.Equal(t, machine.Name, w.machines()[0].Name)
 }
 
@@ -137,7 +137,7 @@ func TestKubePodCreateFails(t *testing.T) {
 	w, a, _ := provisionedForPods(t)
 	a.Cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid, Times: 1})
 	pod := w.askingPod("job", "web", nil)
-	require.Eventually(t, func() bool { return len(w.eventsOf(pod)) > 0 }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.eventsOf(pod)) > 0 }, eventually, poll)
 	a.Resume("web") // else the shape is tried again after a minute
 	w.untilRunning(1)
 	events := w.eventsOf(pod)
@@ -197,7 +197,7 @@ func TestKubePodMistakes(t *testing.T) {
 		require.Eventually(t, func() bool {
 			events = w.eventsOf(pod)
 			return len(events) == 1
-		}, eventually, 20*time.Millisecond, "%s: %s", name, lazy(w.everything))
+		}, eventually, poll, "%s: %s", name, lazy(w.everything))
 		require.Contains(t, events[0], c.want)
 	}
 	require.Empty(t, w.machines())
@@ -214,7 +214,7 @@ func TestKubePodPermission(t *testing.T) {
 		pod := w.askingPod(fmt.Sprintf("refused-%d", n), "web", annotations)
 		require.Eventually(t, func() bool {
 			return slices.ContainsFunc(w.eventsOf(pod), func(e string) bool { return strings.HasPrefix(e, "OnDemandMachineRefused: "+want) })
-		}, eventually, 20*time.Millisecond, "%s: %s", want, lazy(w.everything))
+		}, eventually, poll, "%s: %s", want, lazy(w.everything))
 		require.NoError(t, w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
 	}
 	refused(nil, "spec.machinesForPods: NstanceCluster c makes no machines for pods")
@@ -239,7 +239,7 @@ func TestKubePodPermission(t *testing.T) {
 			}
 		}
 		return said == len(pods)-2
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 	require.Len(t, w.machines(), 2)
 	require.Len(t, append(a.Cloud.Machines(), b.Cloud.Machines()...), 2)
 

@@ -156,7 +156,7 @@ func (w *world) untilMachines(mp *clusterv1.MachinePool, n int) {
 		return len(machines) == n && !slices.ContainsFunc(machines, func(m clusterv1.Machine) bool {
 			return m.Status.NodeRef.Name == "" || !m.DeletionTimestamp.IsZero() || !slices.Contains(p.Spec.ProviderIDList, m.Spec.ProviderID)
 		}) && len(p.Spec.ProviderIDList) == n && int(ptr.Deref(p.Status.Replicas, -1)) == n && len(mp.Status.NodeRefs) == n
-	}, eventually, 20*time.Millisecond, "%d machines: %s", n, lazy(func() string {
+	}, eventually, poll, "%d machines: %s", n, lazy(func() string {
 		out := ""
 		for _, m := range machines {
 			out += m.Name + " node=" + m.Status.NodeRef.Name + " provider=" + m.Spec.ProviderID + " phase=" + m.Status.Phase + "\n"
@@ -172,7 +172,7 @@ func (w *world) sizes() map[string]int32 { return w.sizesOf("pool") }
 // up only when another has it ready.
 func (w *world) untilSizes(want map[string]int32) {
 	w.Helper()
-	require.Eventually(w, func() bool { return maps.Equal(w.sizes(), want) }, eventually, 20*time.Millisecond, "%v: %s", want, lazy(w.everything))
+	require.Eventually(w, func() bool { return maps.Equal(w.sizes(), want) }, eventually, poll, "%v: %s", want, lazy(w.everything))
 }
 
 func (w *world) sizesOf(group string) map[string]int32 {
@@ -315,7 +315,7 @@ func TestKubePoolRemediation(t *testing.T) {
 	pod := w.slowPod(machine.Name)
 	require.NoError(t, w.Patch(t.Context(), machine, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/remediate-machine":""}}}`))))
 	w.healthCheck(map[string]string{clusterv1.ClusterNameLabel: "c"})
-	require.Eventually(t, func() bool { return len(w.machines()) == 3 }, eventually, 20*time.Millisecond, "replaced first")
+	require.Eventually(t, func() bool { return len(w.machines()) == 3 }, eventually, poll, "replaced first")
 	require.NoError(t, w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
 	w.untilGone(machine)
 	w.untilMachines(mp, 2)
@@ -331,7 +331,7 @@ func TestKubePoolShardLost(t *testing.T) {
 	b.Stop()
 	w.restart()
 	w.scale(mp, 6)
-	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 3 && len(w.machines()) == 5 }, eventually, 20*time.Millisecond, "shard a has its part")
+	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 3 && len(w.machines()) == 5 }, eventually, poll, "shard a has its part")
 	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
 	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return len(p.Spec.ProviderIDList) == 5 }, "those of b are still there")
 	require.Len(t, b.Cloud.Machines(), 2)
@@ -421,7 +421,7 @@ func TestKubePoolFailover(t *testing.T) {
 		kept := *list.Items[0].Spec.Size + mostReady
 		require.GreaterOrEqual(t, kept, int32(8), "a gives up only what b has ready")
 		return kept == 8 && maps.Equal(w.sizes(), map[string]int32{"a": 4, "b": 4})
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 	w.untilMachines(mp, 8)
 	require.Len(t, b.Cloud.Machines(), 4)
 }
@@ -445,7 +445,7 @@ func (w *world) retryNow(p *infrav1.NstanceMachinePool) {
 			assert.True(w, err == nil || apierrors.IsConflict(err), "%v", err)
 		}
 		return !limited
-	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 }
 
 // untilConnected waits until the operator has all shards.
@@ -527,13 +527,13 @@ func TestKubeTwoClusters(t *testing.T) {
 
 	require.NoError(t, a.Cloud.Reclaim(doomed, time.Minute))
 	var n corev1.Node
-	require.Eventually(t, func() bool { return w.nodes.Get(t.Context(), node, &n) == nil && n.Spec.Unschedulable }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.nodes.Get(t.Context(), node, &n) == nil && n.Spec.Unschedulable }, eventually, poll)
 	require.Eventually(t, func() bool {
 		return w.nodes.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod) == nil && pod.DeletionTimestamp != nil
-	}, eventually, 20*time.Millisecond, "its pod is evicted")
+	}, eventually, poll, "its pod is evicted")
 	require.NoError(t, w.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
 	w.untilMachines(mp, 2)
-	require.Eventually(t, func() bool { return apierrors.IsNotFound(w.nodes.Get(t.Context(), node, &n)) }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return apierrors.IsNotFound(w.nodes.Get(t.Context(), node, &n)) }, eventually, poll)
 	var here corev1.NodeList
 	require.NoError(t, w.List(t.Context(), &here))
 	for _, n := range here.Items {

@@ -139,7 +139,7 @@ func (p *protectedWorld) await(obj client.Object, wanted func() bool, what strin
 	p.Helper()
 	require.Eventually(p, func() bool {
 		return p.nodes.Get(p.Context(), client.ObjectKeyFromObject(obj), obj) == nil && wanted()
-	}, eventually, 50*time.Millisecond, "%s: %s", what, lazy(func() string { return mustYAML(obj) + p.protections() }))
+	}, eventually, poll, "%s: %s", what, lazy(func() string { return mustYAML(obj) + p.protections() }))
 }
 
 func (p *protectedWorld) protections() string { return p.listed(&infrav1.SpotProtectionList{}) }
@@ -185,7 +185,7 @@ func (p *protectedWorld) untilReady(app string, want int) (pods []corev1.Pod) {
 	require.Eventually(p, func() bool {
 		pods = p.podsOf(app)
 		return len(pods) == want && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !protection.Ready(&pod) })
-	}, eventually, 50*time.Millisecond, "%d pods: %s", want, lazy(func() string { return mustYAML(pods) }))
+	}, eventually, poll, "%d pods: %s", want, lazy(func() string { return mustYAML(pods) }))
 	return pods
 }
 
@@ -427,7 +427,7 @@ func TestKubeSpotProtectionClaims(t *testing.T) {
 	p.create(event)
 
 	want := []string{nodes["autoscaler"].Name, nodes["claim"].Name, nodes["event"].Name, nodes["karpenter"].Name}
-	require.Eventually(t, func() bool { return len(p.claims()) >= len(want) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+	require.Eventually(t, func() bool { return len(p.claims()) >= len(want) }, eventually, poll, "%s", lazy(p.protections))
 	w := p.untilWorkload(sp, "event", func(w infrav1.ProtectedWorkload) bool { return w.LastInterruption.Node == nodes["event"].Name })
 	require.Contains(t, w.LastInterruption.Reason, "SpotInterrupted")
 	p.restart()
@@ -488,7 +488,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		sp := p.protect(change)
 		p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
 		p.taint(n, "aws-node-termination-handler/spot-itn")
-		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, poll, "%s", lazy(p.protections))
 		return p, sp, n
 	}
 	t.Run("pods are ready elsewhere", func(t *testing.T) {
@@ -498,7 +498,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		for _, pod := range p.podsOf("web") {
 			require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
 		}
-		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
 		until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
 			return len(sp.Status.Claims) == 1 && !sp.Status.Claims[0].Released.IsZero() && sp.Status.Claims[0].Message == "its pods are ready on other nodes"
 		}, "the status says why")
@@ -513,12 +513,12 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		sp := p.protect(nil)
 		p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
 		p.taint(n, "aws-node-termination-handler/spot-itn")
-		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, poll, "%s", lazy(p.protections))
 		bridge, instance := p.machine("bridge", true, 0) // one that was woken long ago would be cordoned before both pods are there
 		for _, pod := range p.podsOf("web") {
 			require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
 		}
-		require.Eventually(t, func() bool { return p.on("web", bridge) == 2 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.on("web", bridge) == 2 }, eventually, poll, "%s", lazy(p.protections))
 		p.wakeAgo(instance, settled)
 		require.NoError(t, p.nodes.Delete(t.Context(), n))
 		return p, sp, d, n
@@ -529,7 +529,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		require.Never(t, func() bool { return len(p.releases()) > 0 }, time.Second, 50*time.Millisecond, "the pods are on the bridge")
 		p.untilClaimed(sp, 1)
 		p.addNode("lasting", "aws:///zone/lasting", nil)
-		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
 	})
 	t.Run("one node came for two that are lost", func(t *testing.T) {
 		p := newProtectedWorld(t)
@@ -556,19 +556,19 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 			require.NoError(t, p.nodes.Delete(t.Context(), lost[app]))
 		}
 		p.addNode("lasting", "aws:///zone/lasting", nil)
-		require.Eventually(t, func() bool { return p.gaveBack(lost["one"].Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(lost["one"].Name) }, eventually, poll, "%s", lazy(p.protections))
 		require.Never(t, func() bool {
 			p.touch(sp)
 			return slices.Contains(p.releases(), lost["two"].Name)
 		}, 2*time.Second, 200*time.Millisecond, "the node is in the place of the first")
 		p.addNode("second", "aws:///zone/second", nil)
-		require.Eventually(t, func() bool { return slices.Contains(p.releases(), lost["two"].Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return slices.Contains(p.releases(), lost["two"].Name) }, eventually, poll, "%s", lazy(p.protections))
 	})
 	t.Run("pods are handed off", func(t *testing.T) {
 		p, sp, d, n := bridged(t, handedOff)
 		p.untilReplicas(d, 4)
 		lasting := p.addNode("lasting", "aws:///zone/lasting", nil)
-		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
 		require.Equal(t, 2, p.on("web", lasting), "not before")
 		p.settledHandOff(d, 2)
 		until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
@@ -577,13 +577,13 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 	})
 	t.Run("time is over", func(t *testing.T) {
 		p, _, n := lost(t, func(s *infrav1.SpotProtectionSpec) { s.Standby.Duration = &metav1.Duration{Duration: 2 * time.Second} })
-		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
 		require.Len(t, p.claims(), 1, "not claimed again for the same event")
 	})
 	t.Run("another group is to stand by", func(t *testing.T) {
 		p, sp, n := lost(t, nil)
 		require.NoError(t, p.Patch(t.Context(), sp.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"standby":{"group":"reserve"}}}`))))
-		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
 		require.Equal(t, []string{n.Name, n.Name}, p.claims())
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -601,7 +601,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		sp := p.protect(nil)
 		p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
 		p.taint(n, "aws-node-termination-handler/spot-itn")
-		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, poll, "%s", lazy(p.protections))
 		require.NoError(t, p.Delete(t.Context(), sp))
 		p.untilGone(sp)
 		require.True(t, p.gaveBack(n.Name), "%v", p.releases())
@@ -713,7 +713,7 @@ func TestKubeSpotProtectionShard(t *testing.T) {
 	a.SetWarmPool("standby", &apiv1.WarmPool{Size: 1, Mode: string(nstance.ParkRunning)})
 	p := &protectedWorld{space: w.workload.Namespace(t), standInShard: &standInShard{world: w}}
 
-	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 1 }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 1 }, eventually, poll)
 	bridge := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(a.Cloud.Machines()[0].ID)}}
 	cordoned := func(want bool) func(*corev1.Node) bool {
 		return func(n *corev1.Node) bool { return n.Spec.Unschedulable == want }
@@ -723,7 +723,7 @@ func TestKubeSpotProtectionShard(t *testing.T) {
 		return func() bool { i := a.Instances(); return len(i) == 1 && i[0].GetState() == string(state) }
 	}
 	parked := lazy(func() string { return fmt.Sprint(a.Instances()) })
-	require.Eventually(t, inState(nstance.Parked), eventually, 100*time.Millisecond, "it is parked: %s", parked)
+	require.Eventually(t, inState(nstance.Parked), eventually, poll, "it is parked: %s", parked)
 	p.patch(bridge, `{"metadata":{"labels":{"test.nstance.dev/world":%q}}}`, p.space)
 	lost := p.spotNode("lost")
 	p.deploy("web", 2, nil)
@@ -737,7 +737,7 @@ func TestKubeSpotProtectionShard(t *testing.T) {
 	require.Eventually(t, func() bool {
 		i := a.Instances()
 		return i[0].GetWokenAt() != nil && i[0].GetState() == string(nstance.Ready)
-	}, eventually, 100*time.Millisecond, "it is woken: %s", parked)
+	}, eventually, poll, "it is woken: %s", parked)
 	p.untilNode(bridge, cordoned(false), "it is woken")
 	for _, pod := range p.podsOf("web") {
 		require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
@@ -752,7 +752,7 @@ func TestKubeSpotProtectionShard(t *testing.T) {
 	lasting := p.addNode("lasting", "aws:///zone/lasting", nil)
 	p.untilOn("web", lasting, 2)
 	p.untilNode(bridge, cordoned(true), "it waits again")
-	require.Eventually(t, inState(nstance.Parked), eventually, 100*time.Millisecond, "it is parked: %s", parked)
+	require.Eventually(t, inState(nstance.Parked), eventually, poll, "it is parked: %s", parked)
 	until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
 		return sp.Status.Claims[0].Message == "there is another node in its place"
 	}, "the status says why")

@@ -43,6 +43,9 @@ import (
 // eventually is the deadline of conditions that normally hold within a second.
 const eventually = 3 * time.Minute
 
+// poll is how often conditions are looked at: the API server has many tests to answer.
+const poll = 100 * time.Millisecond
+
 // servers is the cluster that the tests of the package share.
 var servers *kubetest.Cluster
 
@@ -289,7 +292,7 @@ func until[T client.Object](w *world, obj T, wanted func(T) bool, what string) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		return w.Get(w.Context(), client.ObjectKeyFromObject(obj), obj) == nil && wanted(obj)
-	}, eventually, 20*time.Millisecond, "%s: %s", what, lazy(func() string { return fmt.Sprintf("%+v", obj) }))
+	}, eventually, poll, "%s: %s", what, lazy(func() string { return fmt.Sprintf("%+v", obj) }))
 }
 
 // lazy is formatted when a test has failed.

@@ -55,7 +55,7 @@ func TestKubeSurge(t *testing.T) {
 			p.untilOn("web", lasting, 1)
 			p.settledHandOff(d, 1)
 			require.Empty(t, d.Labels["nstance.dev/hand-off-surge"])
-			require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, 20*time.Millisecond, "the shard knows")
+			require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, poll, "the shard knows")
 			require.False(t, p.moved())
 		})
 	}

@@ -36,7 +36,7 @@ func (w *world) untilEvent(about, kind string, words ...string) {
 			seen = append(seen, text)
 			return e.InvolvedObject.Kind == about && e.Type == kind && !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 		})
-	}, eventually, 50*time.Millisecond, "%s %v: %s", about, words, lazy(func() string { return strings.Join(seen, "\n") }))
+	}, eventually, poll, "%s %v: %s", about, words, lazy(func() string { return strings.Join(seen, "\n") }))
 }
 
 // figure returns a metric of the only cluster; -1: there is none.
@@ -96,8 +96,8 @@ func TestKubeToldOfDrain(t *testing.T) {
 	}, "its progress is told")
 	require.EqualValues(t, 1, figure(t, figures, "nstance_drain_nodes"))
 	require.EqualValues(t, 1, figure(t, figures, "nstance_drain_refused_nodes"))
-	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_budget_wait_seconds_total") > 1 }, eventually, 50*time.Millisecond)
-	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_pdb_overridden_total") == 1 }, eventually, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_budget_wait_seconds_total") > 1 }, eventually, poll)
+	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_pdb_overridden_total") == 1 }, eventually, poll)
 	w.endPods()
-	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_nodes") == 0 }, eventually, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return figure(t, figures, "nstance_drain_nodes") == 0 }, eventually, poll)
 }

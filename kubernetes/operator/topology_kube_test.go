@@ -147,7 +147,7 @@ func (w *world) requireSettled(cluster *clusterv1.Cluster) {
 			last, since = now, time.Now()
 		}
 		return time.Since(since) > 3*time.Second
-	}, eventually, 100*time.Millisecond, "%s", lazy(w.everything))
+	}, eventually, poll, "%s", lazy(w.everything))
 }
 
 // TestKubeTopology makes the Cluster in the document from its ClusterClass, scales it,
@@ -176,7 +176,7 @@ func TestKubeTopology(t *testing.T) {
 	cluster.Spec.Topology.Workers.MachineDeployments[0].Replicas = ptr.To[int32](1)
 	cluster.Spec.Topology.Workers.MachinePools[0].Replicas = ptr.To[int32](4)
 	require.NoError(t, w.Patch(t.Context(), cluster, client.MergeFrom(base)))
-	require.Eventually(t, func() bool { return maps.Equal(w.sizesOf("c-batch"), map[string]int32{"a": 2, "b": 2}) }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return maps.Equal(w.sizesOf("c-batch"), map[string]int32{"a": 2, "b": 2}) }, eventually, poll)
 	before := map[string]bool{}
 	for _, m := range w.untilRunning(5) {
 		before[m.Name] = true
@@ -194,7 +194,7 @@ func TestKubeTopology(t *testing.T) {
 			}
 		}
 		return left == 0
-	}, 3*eventually, 20*time.Millisecond, "all machines are replaced: %s", lazy(w.everything))
+	}, 3*eventually, poll, "all machines are replaced: %s", lazy(w.everything))
 	w.untilRunning(5)
 	for _, m := range append(a.Cloud.Machines(), b.Cloud.Machines()...) {
 		require.Equal(t, "large", m.InstanceType)

@@ -53,6 +53,14 @@ func TestConnection(t *testing.T) {
 	get()
 	require.Equal(t, "Bearer TWO", (<-second.got).Header.Get("Authorization"), "the former stays in use")
 	require.Empty(t, first.got)
+
+	text := first.text("", "token: ONE")
+	_, err = c.Use(text)
+	require.NoError(t, err)
+	copy(text, second.text("", "token: TWO")) // as long
+	changed, err := c.Use(text)
+	require.NoError(t, err)
+	require.True(t, changed, "the caller may use its bytes again")
 	_, err = kubeconfig.Connect([]byte("{}"), func() {})
 	require.ErrorIs(t, err, nstance.Invalid)
 }

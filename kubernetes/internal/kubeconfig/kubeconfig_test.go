@@ -108,6 +108,22 @@ func TestNothingElse(t *testing.T) {
 	require.NoFileExists(t, mark)
 }
 
+// TestServerAddress: an address that is no other than https://HOST is refused.
+func TestServerAddress(t *testing.T) {
+	s := newServer(t, unavailable)
+	for address, good := range map[string]bool{
+		"https://10.0.0.1:6443": true, "https://10.0.0.1:6443/clusters/c": true,
+		"https://": false, "10.0.0.1:6443": false, "ftp://10.0.0.1": false, "https://admin:SECRET@10.0.0.1:6443": false, "https://10.0.0.1:port": false,
+	} {
+		_, err := kubeconfig.Parse(s.text(fmt.Sprintf("server: %q", address), "token: a"))
+		require.Equal(t, good, err == nil, "%s: %v", address, err)
+		if err != nil {
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.NotContains(t, err.Error(), "SECRET")
+		}
+	}
+}
+
 // TestEverySettingIsKnown: a setting that a newer client library reads is decided on here.
 func TestEverySettingIsKnown(t *testing.T) {
 	count := func(of any) int { return reflect.TypeOf(of).NumField() }
@@ -140,6 +156,21 @@ func TestNoRedirects(t *testing.T) {
 	require.ErrorContains(t, ask(t, cfg), "redirects")
 	require.Len(t, s.got, 1)
 	require.Empty(t, elsewhere.got)
+}
+
+// TestNotModified: an answer that names no other server is none of a redirect.
+func TestNotModified(t *testing.T) {
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
+	cfg, err := kubeconfig.Parse(s.text("", "token: a"))
+	require.NoError(t, err)
+	transport, err := rest.TransportFor(cfg)
+	require.NoError(t, err)
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/openapi/v3", nil)
+	require.NoError(t, err)
+	resp, err := transport.RoundTrip(q)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusNotModified, resp.StatusCode)
 }
 
 // ask asks for a Node, and returns the answer's error.

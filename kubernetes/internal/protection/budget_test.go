@@ -1,6 +1,7 @@
 package protection_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,6 +79,14 @@ func TestAdmit(t *testing.T) {
 	uncomputed.Status.Conditions = []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Reason: policyv1.SyncFailedReason, Message: "no scale"}}
 	wide := budget("b", &metav1.LabelSelector{}, "2", "")
 	wide.Status.ExpectedPods = 5
+	changed := *wide.DeepCopy()
+	changed.Generation, changed.Status.ObservedGeneration = 2, 1
+	deleted := budget("b", labelled("app", "web"), "", "1")
+	deleted.DeletionTimestamp = &metav1.Time{Time: now}
+	ended := pods(front, old)
+	ended[1].Status.Phase = corev1.PodFailed
+	terminating := pods(front, old)
+	terminating[1].DeletionTimestamp = &metav1.Time{Time: now}
 	for name, c := range map[string]struct {
 		w       *protection.Workload
 		budgets []policyv1.PodDisruptionBudget
@@ -102,6 +111,10 @@ func TestAdmit(t *testing.T) {
 		"neither: one must be available":          {deployment(1), []policyv1.PodDisruptionBudget{budget("b", labelled("app", "web"), "", "")}, pods(front), protection.ReasonBlocked},
 		"a single replica that may be missing":    {deployment(1), []policyv1.PodDisruptionBudget{budget("b", labelled("app", "web"), "", "1")}, pods(front), protection.ReasonAdmitted},
 		"one for several workloads":               {deployment(1), []policyv1.PodDisruptionBudget{wide}, pods(front), protection.ReasonAdmitted},
+		"one that counted for an earlier spec":    {deployment(1), []policyv1.PodDisruptionBudget{changed}, pods(front), protection.ReasonBlocked},
+		"one that is being deleted":               {deployment(2), []policyv1.PodDisruptionBudget{deleted}, pods(front), protection.ReasonNoBudget},
+		"one that misses a pod that has failed":   {deployment(2), []policyv1.PodDisruptionBudget{budget("b", labelled("tier", "front"), "", "1")}, ended, protection.ReasonAdmitted},
+		"one that misses a pod that is going":     {deployment(2), []policyv1.PodDisruptionBudget{budget("b", labelled("tier", "front"), "", "1")}, terminating, protection.ReasonAdmitted},
 		"one that is not computed":                {deployment(2), []policyv1.PodDisruptionBudget{uncomputed}, pods(front), protection.ReasonUnsupported},
 		"a StatefulSet":                           {statefulSet(3), []policyv1.PodDisruptionBudget{budget("b", labelled("app", "web"), "2", "")}, pods(old), protection.ReasonAdmitted},
 		"an unhealthy moment does not end it":     {deployment(2), []policyv1.PodDisruptionBudget{budget("b", labelled("app", "web"), "1", "")}, pods(front), protection.ReasonAdmitted},
@@ -145,6 +158,45 @@ func TestProposedName(t *testing.T) {
 	too.Name = "web-deployment"
 	a = protection.Admit(deployment(2), []policyv1.PodDisruptionBudget{taken, too}, nil)
 	require.Nil(t, a.Proposal)
+
+	elsewhere := taken
+	elsewhere.Namespace = "other"
+	a = protection.Admit(deployment(2), []policyv1.PodDisruptionBudget{elsewhere}, nil)
+	require.Equal(t, "web", a.Proposal.Metadata.Name, "names are of a namespace")
+	taken.Name = strings.Repeat("w", 250)
+	long := deployment(2, func(d *appsv1.Deployment) { d.Name = taken.Name })
+	require.Nil(t, protection.Admit(long, []policyv1.PodDisruptionBudget{taken}, nil).Proposal, "longer than a name can be")
+}
+
+// TestProposedDisruptions: members of a StatefulSet go one at a time, however many there are.
+func TestProposedDisruptions(t *testing.T) {
+	require.Equal(t, "1", protection.Admit(statefulSet(100), nil, nil).Proposal.Spec.MaxUnavailable.String())
+	require.Equal(t, "1", protection.Admit(deployment(10), nil, nil).Proposal.Spec.MaxUnavailable.String())
+	require.Equal(t, "10%", protection.Admit(deployment(11), nil, nil).Proposal.Spec.MaxUnavailable.String())
+}
+
+// TestSettled: a Deployment whose pods are not all of its present template is in a rollout, as is
+// one that is paused in the middle of it.
+func TestSettled(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*appsv1.Deployment)
+		want   bool
+	}{
+		"no rollout":             {func(*appsv1.Deployment) {}, true},
+		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, false},
+		"some pods are older":    {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 1 }, false},
+		"paused":                 {func(d *appsv1.Deployment) { d.Spec.Paused = true }, false},
+		"pods that do not start": {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := deployment(2, func(d *appsv1.Deployment) {
+				d.Generation = 2
+				d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
+				c.change(d)
+			})
+			require.Equal(t, c.want, w.Settled)
+		})
+	}
 }
 
 func TestOwner(t *testing.T) {

@@ -44,6 +44,11 @@ func TestChooseHandOff(t *testing.T) {
 	of := func(s ...autoscalingv2.HorizontalPodAutoscaler) scalers { return s }
 	other := scaler(2)
 	other.Spec.ScaleTargetRef.Name = "other"
+	elsewhere := scaler(2)
+	elsewhere.Namespace = "other"
+	surged := deployment(5, func(d *appsv1.Deployment) {
+		d.Annotations[protection.AnnotationSurge] = `{"added":2,"replicas":5,"scaler":"scaler","floor":5}`
+	})
 	for name, c := range map[string]struct {
 		w       *protection.Workload
 		scalers scalers
@@ -55,6 +60,8 @@ func TestChooseHandOff(t *testing.T) {
 		"an autoscaler without room":    {deployment(2), of(scaler(2)), infrav1.HandOffEviction},
 		"two autoscalers":               {deployment(2), of(scaler(3), scaler(4)), infrav1.HandOffEviction},
 		"the autoscaler of another":     {deployment(2), of(other), infrav1.HandOffSurge},
+		"the one of another namespace":  {deployment(2), of(elsewhere), infrav1.HandOffSurge},
+		"a surge took all the room":     {surged, of(scaler(5)), infrav1.HandOffSurge},
 		"KEDA, by its managed-by label": {deployment(2), of(scaler(9, labelled("app.kubernetes.io/managed-by", "keda-operator"))), infrav1.HandOffEviction},
 		"KEDA, by its name label":       {deployment(2), of(scaler(9, labelled("scaledobject.keda.sh/name", "web"))), infrav1.HandOffEviction},
 		"KEDA, by its owner": {deployment(2), of(scaler(9, func(s *autoscalingv2.HorizontalPodAutoscaler) {
@@ -111,6 +118,13 @@ func (s *story) step(p protection.Progress) bool {
 	return true
 }
 
+// scaleTo has another one than the operator set the replicas.
+func (s *story) scaleTo(replicas int32) {
+	d := s.w.Object.(*appsv1.Deployment)
+	d.Spec.Replicas = &replicas
+	s.w = ptr.To(protection.DeploymentWorkload(d))
+}
+
 func (s *story) replicas(want int32) {
 	s.Helper()
 	require.Equal(s, want, s.w.Replicas)
@@ -127,6 +141,7 @@ func TestSurge(t *testing.T) {
 	s.replicas(6)
 	require.False(t, s.step(at(time.Second, 2, 2, 2)), "those that were added are not ready")
 	require.False(t, s.step(at(time.Second, 2, 3, 1)), "not all of them")
+	require.False(t, s.step(at(time.Minute, 2, 4, 1)), "the ReplicaSet would delete the one that is not ready")
 	require.True(t, s.step(at(time.Minute, 2, 4, 0)))
 	s.replicas(4)
 	require.False(t, s.step(at(time.Minute, 2, 4, 0)), "the cheap ones are on their way")
@@ -146,10 +161,32 @@ func TestSurgeAgain(t *testing.T) {
 	require.True(t, s.step(at(6*time.Minute, 1, 3, 0)))
 	require.True(t, s.step(at(6*time.Minute, 1, 3, 0)))
 	s.replicas(5)
+
+	s = &story{T: t, w: deployment(4)}
+	require.True(t, s.step(at(0, 2, 2, 0)))
+	require.True(t, s.step(at(time.Minute, 2, 4, 0)))
+	over := at(2*time.Minute, 1, 3, 0)
+	over.Finished = true
+	require.True(t, s.step(over), "no other one is wanted: the record goes at once")
+	require.NotContains(t, s.w.Object.GetAnnotations(), protection.AnnotationSurge)
 }
 
 // TestSurgeGrows: more leave than were added.
 func TestSurgeGrows(t *testing.T) {
+	t.Run("others have scaled", func(t *testing.T) {
+		s := &story{T: t, w: deployment(4)}
+		require.True(t, s.step(at(0, 1, 3, 0)))
+		s.scaleTo(10)
+		require.False(t, s.step(at(5*time.Minute, 3, 1, 6)))
+		s.replicas(10)
+	})
+	t.Run("an autoscaler", func(t *testing.T) {
+		auto := scaler(6)
+		s := &story{T: t, w: deployment(4), scaler: &auto}
+		require.True(t, s.step(at(0, 1, 3, 0)))
+		require.False(t, s.step(at(5*time.Minute, 3, 1, 1)), "its floor is what was raised")
+		s.replicas(5)
+	})
 	s := &story{T: t, w: deployment(4)}
 	require.True(t, s.step(at(0, 1, 3, 0)))
 	s.replicas(5)
@@ -179,16 +216,21 @@ func TestSurgeInterrupted(t *testing.T) {
 	t.Run("others have scaled", func(t *testing.T) {
 		s := &story{T: t, w: deployment(4)}
 		require.True(t, s.step(at(0, 2, 2, 0)))
-		s.w.Object.(*appsv1.Deployment).Spec.Replicas = ptr.To[int32](10)
-		s.w = ptr.To(protection.DeploymentWorkload(s.w.Object.(*appsv1.Deployment)))
+		s.scaleTo(10)
 		require.True(t, s.step(at(time.Minute, 0, 10, 0)))
 		s.replicas(10)
 	})
-	t.Run("an unreadable record", func(t *testing.T) {
-		s := &story{T: t, w: deployment(4, func(d *appsv1.Deployment) { d.Annotations[protection.AnnotationSurge] = `{"added":100000}` })}
-		require.True(t, s.step(at(time.Minute, 2, 2, 0)))
-		s.replicas(4)
-	})
+	for name, record := range map[string]string{
+		"no JSON": `surged`, "added too many": `{"added":501,"replicas":4}`, "added fewer than none": `{"added":-3,"replicas":4}`,
+	} {
+		t.Run("an unreadable record: "+name, func(t *testing.T) {
+			s := &story{T: t, w: deployment(4, func(d *appsv1.Deployment) { d.Annotations[protection.AnnotationSurge] = record })}
+			require.Zero(t, protection.Surged(s.w))
+			require.True(t, s.step(at(time.Minute, 2, 4, 0)))
+			s.replicas(4)
+			require.NotContains(t, s.w.Object.GetAnnotations(), protection.AnnotationSurge)
+		})
+	}
 }
 
 func TestNoSurge(t *testing.T) {
@@ -231,6 +273,13 @@ func TestSurgeWithAutoscaler(t *testing.T) {
 		auto.Spec.MinReplicas = ptr.To[int32](3)
 		require.True(t, s.step(at(time.Minute, 0, 4, 0)))
 		require.EqualValues(t, 3, *auto.Spec.MinReplicas)
+	})
+	t.Run("the maximum is lowered below the floor", func(t *testing.T) {
+		auto := scaler(9)
+		s := &story{T: t, w: deployment(4), scaler: &auto}
+		require.True(t, s.step(at(0, 2, 2, 0)))
+		auto.Spec.MinReplicas, auto.Spec.MaxReplicas = ptr.To[int32](1), 5
+		require.False(t, s.step(at(time.Second, 2, 2, 2)), "the API server refuses a floor above the maximum")
 	})
 	t.Run("the autoscaler is deleted", func(t *testing.T) {
 		auto := scaler(9)

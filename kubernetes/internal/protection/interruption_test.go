@@ -47,6 +47,14 @@ func event(node, reason string, age time.Duration) corev1.Event {
 
 func TestDetect(t *testing.T) {
 	const none = protection.Cause("")
+	young := tainted()
+	young.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+	again := event("n", "SpotInterrupted", time.Hour)
+	again.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NewMicroTime(now.Add(-time.Minute))}
+	former := nodeClaim(true, "Underutilized")
+	conditions, _, _ := unstructured.NestedSlice(former.Object, "status", "conditions")
+	conditions[0].(map[string]any)["status"] = "False"
+	require.NoError(t, unstructured.SetNestedSlice(former.Object, conditions, "status", "conditions"))
 	for name, c := range map[string]struct {
 		node   *corev1.Node
 		claim  *unstructured.Unstructured
@@ -81,6 +89,9 @@ func TestDetect(t *testing.T) {
 		"an event of another node":                  {tainted(), nil, []corev1.Event{event("m", "SpotInterrupted", time.Second)}, none},
 		"an event that is old":                      {tainted(), nil, []corev1.Event{event("n", "SpotInterrupted", 11*time.Minute)}, none},
 		"an event of a former node of that name":    {tainted(), nil, []corev1.Event{event("n", "SpotInterrupted", 2*time.Hour)}, none},
+		"an event before the node was made":         {young, nil, []corev1.Event{event("n", "SpotInterrupted", 5*time.Minute)}, none},
+		"an event that is seen again":               {tainted(), nil, []corev1.Event{again}, protection.Reclaim},
+		"a reason of Karpenter's that is over":      {tainted("karpenter.sh/disrupted"), former, nil, protection.Reclaim},
 		"a recommendation is advice":                {tainted(), nil, []corev1.Event{event("n", "SpotRebalanceRecommendation", time.Second)}, none},
 		"an event of AKS's node problem detector":   {tainted(), nil, []corev1.Event{event("n", "PreemptScheduled", time.Second)}, protection.Reclaim},
 		"an event that means nothing for this node": {tainted(), nil, []corev1.Event{event("n", "DisruptionBlocked", time.Second)}, none},
@@ -117,4 +128,8 @@ func TestDetectOnce(t *testing.T) {
 	other := tainted("aws-node-termination-handler/spot-itn")
 	other.UID = "v"
 	require.NotEqual(t, want, id(other, nil), "a later node of that name")
+
+	for _, events := range [][]corev1.Event{{interrupted, event("n", "SpotInterruption", time.Minute)}, {event("n", "SpotInterruption", time.Minute), interrupted}} {
+		require.Equal(t, "SpotInterrupted: m", protection.Detect(tainted(), nil, events, now).Reason, "the latest says why")
+	}
 }

@@ -68,6 +68,22 @@ func TestProposePatch(t *testing.T) {
 		"taint": {func(*appsv1.Deployment) {}, []*corev1.Node{azure, azure}, func(t *testing.T, s corev1.PodSpec) {
 			require.Equal(t, []corev1.Toleration{{Key: "kubernetes.azure.com/scalesetpriority", Operator: corev1.TolerationOpEqual, Value: "spot", Effect: corev1.TaintEffectNoSchedule}}, s.Tolerations)
 		}},
+		"taint that is tolerated with another effect": {func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}
+		}, []*corev1.Node{azure}, func(t *testing.T, s corev1.PodSpec) {
+			require.Len(t, s.Tolerations, 2)
+			require.Equal(t, corev1.TaintEffectNoSchedule, s.Tolerations[1].Effect)
+		}},
+		"taint that keeps no pod away": {func(*appsv1.Deployment) {}, []*corev1.Node{node(nil, corev1.Taint{Key: "cloud.google.com/gke-spot", Value: "true", Effect: corev1.TaintEffectPreferNoSchedule})}, nil},
+		"the field of a term": {func(d *appsv1.Deployment) {
+			requiring(corev1.NodeSelectorRequirement{Key: "cloud.google.com/gke-spot", Operator: corev1.NodeSelectorOpDoesNotExist})(d)
+			terms := d.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			terms[0].MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n"}}}
+		}, nil, func(t *testing.T, s corev1.PodSpec) {
+			term := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0]
+			require.Empty(t, term.MatchExpressions)
+			require.Len(t, term.MatchFields, 1)
+		}},
 		"taint that is tolerated": {func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		}, []*corev1.Node{azure}, nil},
@@ -113,6 +129,7 @@ func TestProposeNodePools(t *testing.T) {
 		"not spot":               {[]unstructured.Unstructured{pool(capacity("NotIn", "spot"))}, 1},
 		"no requirement":         {[]unstructured.Unstructured{pool(zone)}, 1},
 		"spot":                   {[]unstructured.Unstructured{pool(capacity("In", "spot"))}, 0},
+		"not on demand":          {[]unstructured.Unstructured{pool(capacity("NotIn", "on-demand"))}, 0},
 		"one of them makes spot": {[]unstructured.Unstructured{pool(capacity("In", "on-demand")), pool(capacity("In", "spot", "on-demand"))}, 0},
 		"none":                   {nil, 0},
 	} {

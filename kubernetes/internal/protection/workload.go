@@ -26,7 +26,7 @@ type Workload struct {
 	Replicas int32         // that it shall have
 	Selector *metav1.LabelSelector
 	Template *corev1.PodTemplateSpec
-	Settled  bool // no rollout is under way
+	Settled  bool // no rollout of a Deployment is under way
 }
 
 // DeploymentWorkload returns a Deployment as a Workload.
@@ -42,7 +42,6 @@ func DeploymentWorkload(d *appsv1.Deployment) Workload {
 func StatefulSetWorkload(s *appsv1.StatefulSet) Workload {
 	return Workload{
 		Kind: infrav1.KindStatefulSet, Object: s, Replicas: ptr.Deref(s.Spec.Replicas, 1), Selector: s.Spec.Selector, Template: &s.Spec.Template,
-		Settled: s.Status.ObservedGeneration >= s.Generation,
 	}
 }
 

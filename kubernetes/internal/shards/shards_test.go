@@ -124,6 +124,11 @@ func TestFollowAfterRestart(t *testing.T) {
 		_, known := f.Instance(gone)
 		return !known && len(f.inState(nstance.Ready)) == 3
 	}, "the lost one is forgotten, its replacement known")
+	f.eventually(func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.connected
+	}, "the return is told, though the copy was complete before")
 }
 
 // TestMirrorDrains has the shard's drains mirrored: started, withdrawn while

@@ -1,0 +1,694 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/memkube"
+	"github.com/nstance-go/nstance/kubernetes/internal/protection"
+	"github.com/nstance-go/nstance/kubernetes/internal/shards"
+	"github.com/nstance-go/nstance/kubernetes/nodedrain"
+)
+
+// recorder is an API server that takes every patch, and lists SpotProtections and rules.
+type recorder struct {
+	client.Client
+	protections []infrav1.SpotProtection
+	patched     []client.Object
+	patches     []string
+}
+
+func (r *recorder) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if l, ok := list.(*infrav1.SpotProtectionList); ok {
+		l.Items = r.protections
+	}
+	return nil
+}
+
+func (r *recorder) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	data, err := patch.Data(obj)
+	r.patched, r.patches = append(r.patched, obj), append(r.patches, string(data))
+	return err
+}
+
+// claiming is a SpotProtection with a group that stands by, and a claim for node n.
+func claiming() *survey {
+	s := &survey{sp: &infrav1.SpotProtection{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), nodes: map[string]*surveyedNode{}}
+	s.sp.Spec.ClusterName, s.sp.Spec.Standby.Group = "c", "spare"
+	s.sp.Status.Claims = []infrav1.StandbyClaim{{Interruption: infrav1.Interruption{Node: "n", EventID: "e1"}, Group: "spare", Workloads: []string{"Deployment/ns/web"}, Until: metav1.NewTime(s.now.Add(time.Hour))}}
+	return s
+}
+
+func lostNode(name, event string) *surveyedNode {
+	return &surveyedNode{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, signal: &protection.Signal{Cause: protection.Reclaim, EventID: event}}
+}
+
+// TestOneClaimOfNode: a node needs one machine, until another interruption comes after the end of
+// the claim. There are so many claims at a time.
+func TestOneClaimOfNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*infrav1.StandbyClaim)
+		node   string
+		event  string
+		more   bool
+	}{
+		"the same event":               {func(*infrav1.StandbyClaim) {}, "n", "e1", false},
+		"another event":                {func(*infrav1.StandbyClaim) {}, "n", "e2", false},
+		"the same event, and it ended": {func(c *infrav1.StandbyClaim) { c.Released = metav1.Now() }, "n", "e1", false},
+		"another event, and it ended":  {func(c *infrav1.StandbyClaim) { c.Released = metav1.Now() }, "n", "e2", true},
+		"another node":                 {func(*infrav1.StandbyClaim) {}, "m", "e1", true},
+		"of another group":             {func(c *infrav1.StandbyClaim) { c.Group = "former" }, "n", "e1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			c.change(&s.sp.Status.Claims[0])
+			require.NoError(t, s.recordClaims([]*surveyedNode{lostNode(c.node, c.event)}))
+			require.Equal(t, c.more, len(s.sp.Status.Claims) == 2)
+		})
+	}
+	s := claiming()
+	for len(s.sp.Status.Claims) < maxClaims {
+		s.sp.Status.Claims = append(s.sp.Status.Claims, s.sp.Status.Claims[0])
+	}
+	require.ErrorIs(t, s.recordClaims([]*surveyedNode{lostNode("m", "e")}), nstance.Quota)
+	require.Len(t, s.sp.Status.Claims, maxClaims)
+	s.sp.Status.Claims[0].Released = metav1.Now()
+	require.NoError(t, s.recordClaims([]*surveyedNode{lostNode("m", "e")}))
+	require.Len(t, s.sp.Status.Claims, maxClaims+1)
+	s.nodes["n"] = lostNode("n", "e1")
+	s.forgetClaims()
+	require.Len(t, s.sp.Status.Claims, maxClaims, "one that has ended")
+	for _, claim := range s.sp.Status.Claims {
+		require.Zero(t, claim.Released)
+	}
+	s = claiming()
+	s.sp.Status.Claims[0].Released = metav1.NewTime(s.now)
+	s.forgetClaims()
+	require.Len(t, s.sp.Status.Claims, 1)
+	s.with("n", nil)
+	s.forgetClaims()
+	require.Empty(t, s.sp.Status.Claims, "the node stays")
+}
+
+func TestClaimDuration(t *testing.T) {
+	s := claiming()
+	for asked, want := range map[time.Duration]time.Duration{0: claimDuration, -1: claimDuration, time.Minute: time.Minute, 48 * time.Hour: maxClaim} {
+		s.sp.Spec.Standby.Duration = &metav1.Duration{Duration: asked}
+		require.Equal(t, want, s.claimDuration())
+	}
+	s.sp.Spec.Standby.Duration = nil
+	require.Equal(t, claimDuration, s.claimDuration())
+}
+
+// TestSharedClaims: of several SpotProtections that claim a machine for the same node, the last one
+// by name releases it. Claims that have ended, of others that are deleted or of other clusters, are
+// none.
+func TestSharedClaims(t *testing.T) {
+	other := func(name string, change func(*infrav1.SpotProtection)) infrav1.SpotProtection {
+		sp := claiming().sp
+		sp.Name = name
+		change(sp)
+		return *sp
+	}
+	none := func(*infrav1.SpotProtection) {}
+	for name, c := range map[string]struct {
+		other infrav1.SpotProtection
+		first string
+		later bool
+	}{
+		"itself":             {other("p", none), "", false},
+		"an earlier one":     {other("a", none), "a", false},
+		"a later one":        {other("z", none), "", true},
+		"whose claim ended":  {other("z", func(sp *infrav1.SpotProtection) { sp.Status.Claims[0].Released = metav1.Now() }), "", false},
+		"for another node":   {other("z", func(sp *infrav1.SpotProtection) { sp.Status.Claims[0].Node = "m" }), "", false},
+		"of another group":   {other("z", func(sp *infrav1.SpotProtection) { sp.Status.Claims[0].Group = "other" }), "", false},
+		"that is deleted":    {other("z", func(sp *infrav1.SpotProtection) { deleting(sp) }), "", false},
+		"of another cluster": {other("z", func(sp *infrav1.SpotProtection) { sp.Spec.ClusterName = "d" }), "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			controller := &protectionController{uncached: &recorder{protections: []infrav1.SpotProtection{c.other}}}
+			first, later, err := controller.sharers(t.Context(), s, &s.sp.Status.Claims[0])
+			require.NoError(t, err)
+			require.Equal(t, c.first, first)
+			require.Equal(t, c.later, later)
+		})
+	}
+}
+
+// TestReleasesForAll: the end of all claims leaves those that another SpotProtection ends to that.
+func TestReleasesForAll(t *testing.T) {
+	s := claiming()
+	other := claiming().sp
+	other.Name = "z"
+	c := &protectionController{uncached: &recorder{protections: []infrav1.SpotProtection{*other}}} // no shard is reached
+	require.NoError(t, c.releaseAll(t.Context(), s))
+	require.Equal(t, s.now, s.sp.Status.Claims[0].Released.Time)
+}
+
+// TestNoGroupStandsBy: while a shard is away it may have the group.
+func TestNoGroupStandsBy(t *testing.T) {
+	s := claiming()
+	s.cluster = &clusterv1.Cluster{}
+	f := newFleets(nil, slog.New(slog.DiscardHandler))
+	s.fleet = &fleet{shards: map[string]*connection{}}
+	f.byCluster[infrastructureOf(s.cluster)] = s.fleet
+	c := &protectionController{fleets: f}
+	_, err := c.claimsOf(s, "spare")
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.NoError(t, c.release(t.Context(), s, &s.sp.Status.Claims[0]), "its claims went with the group")
+	s.fleet.shards["a"] = &connection{Shard: shards.New(shards.Options{Name: "a"})}
+	_, err = c.claimsOf(s, "spare")
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.Error(t, c.release(t.Context(), s, &s.sp.Status.Claims[0]))
+}
+
+// on is a pod on a node.
+func on(node string, ready bool, annotations map[string]string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Annotations: annotations}, Spec: corev1.PodSpec{NodeName: node}}
+	if ready {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return p
+}
+
+func (s *survey) with(name string, instance *apiv1.Instance) *surveyedNode {
+	n := &surveyedNode{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7", Annotations: map[string]string{}}}, instance: instance}
+	s.nodes[name] = n
+	return n
+}
+
+func (s *survey) workload(replicas int32, pods ...corev1.Pod) *surveyedWorkload {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Annotations: map[string]string{}}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	w := &surveyedWorkload{Workload: protection.DeploymentWorkload(d), pods: pods, admission: protection.Admission{Reason: protection.ReasonAdmitted}}
+	s.workloads = append(s.workloads, w)
+	return w
+}
+
+func (s *survey) bridgeSince(name string, woken time.Duration) *surveyedNode {
+	return s.with(name, &apiv1.Instance{Standby: true, WokenAt: timestamppb.New(s.now.Add(-woken))})
+}
+
+// TestClaimIsNeeded: until the node has no protected pods, and those run elsewhere.
+func TestClaimIsNeeded(t *testing.T) {
+	handOff := func(w *surveyedWorkload) {
+		w.Object.SetAnnotations(map[string]string{infrav1.AnnotationHandOff: "true"})
+	}
+	for name, c := range map[string]struct {
+		change func(*survey)
+		want   string
+	}{
+		"its time is over": {func(s *survey) { s.sp.Status.Claims[0].Until = metav1.NewTime(s.now) }, "its time is over"},
+		"not granted yet": {func(s *survey) {
+			s.sp.Status.Claims[0].Until = metav1.Time{}
+			s.workload(1, on("n", true, nil))
+			s.nodes["n"] = lostNode("n", "e1")
+		}, ""},
+		"another group":        {func(s *survey) { s.sp.Spec.Standby.Group = "other" }, "another group is to stand by"},
+		"the node stays":       {func(s *survey) { s.with("n", nil); s.workload(1, on("n", true, nil)) }, "the node stays"},
+		"pods are on the node": {func(s *survey) { s.nodes["n"] = lostNode("n", "e1"); s.workload(1, on("n", true, nil)) }, ""},
+		"they are ready":       {func(s *survey) { s.with("m", nil); s.workload(1, on("m", true, nil)) }, "its pods are ready on other nodes"},
+		"they are not ready":   {func(s *survey) { s.with("m", nil); s.workload(1, on("m", false, nil)) }, ""},
+		"ready, without a surge": {func(s *survey) {
+			s.with("m", nil)
+			s.workload(2, on("m", true, nil)).Object.GetAnnotations()[protection.AnnotationSurge] = `{"added":1,"replicas":2}`
+		}, "its pods are ready on other nodes"},
+		"on the stand-by machine": {func(s *survey) { s.bridgeSince("b", time.Minute); s.workload(1, on("b", true, nil)) }, ""},
+		"on it, and another node has come": {func(s *survey) {
+			s.bridgeSince("b", time.Minute)
+			s.workload(1, on("b", true, nil))
+			s.comes("m")
+		}, releasedReplaced},
+		"handed off from it": {func(s *survey) {
+			s.bridgeSince("b", time.Minute)
+			handOff(s.workload(1, on("b", true, nil)))
+			s.comes("m")
+		}, ""},
+		"the other node is cordoned": {func(s *survey) {
+			s.bridgeSince("b", time.Minute)
+			s.workload(1, on("b", true, nil))
+			s.comes("m").Spec.Unschedulable = true
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			c.change(s)
+			require.Equal(t, c.want, s.dispensable(&s.sp.Status.Claims[0]))
+		})
+	}
+}
+
+// comes has a ready node come after the claim.
+func (s *survey) comes(name string) *surveyedNode {
+	n := s.with(name, nil)
+	n.CreationTimestamp = metav1.NewTime(s.now)
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// TestProgress: where the pods of a workload are.
+func TestProgress(t *testing.T) {
+	drained := func(voluntary bool, executor nstance.Executor, whole time.Duration) *apiv1.Instance {
+		return &apiv1.Instance{Drain: &apiv1.Drain{Voluntary: voluntary, Executor: string(executor), StartedAt: timestamppb.Now(), Deadline: timestamppb.New(time.Now().Add(whole))}}
+	}
+	refuses := map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+	type counts struct{ leaving, settled, unready, cheap, evictable int }
+	for name, c := range map[string]struct {
+		instance *apiv1.Instance
+		pod      corev1.Pod
+		drains   bool
+		want     counts
+	}{
+		"a node that stays":                  {nil, on("n", true, nil), false, counts{settled: 1}},
+		"not ready":                          {nil, on("n", false, nil), false, counts{unready: 1}},
+		"a long voluntary drain":             {drained(true, nstance.ExecutorOperator, time.Hour), on("n", true, nil), false, counts{leaving: 1, cheap: 1}},
+		"of a pod that refuses":              {drained(true, nstance.ExecutorOperator, time.Hour), on("n", true, refuses), false, counts{cheap: 1}},
+		"a short one":                        {drained(true, nstance.ExecutorOperator, time.Minute), on("n", true, nil), false, counts{unready: 1}},
+		"a notice":                           {drained(false, nstance.ExecutorOperator, time.Hour), on("n", true, nil), false, counts{unready: 1}},
+		"an agent's":                         {drained(true, nstance.ExecutorAgent, time.Hour), on("n", true, nil), false, counts{unready: 1}},
+		"a notice, where any drain counts":   {drained(false, nstance.ExecutorOperator, time.Minute), on("n", true, nil), true, counts{leaving: 1, cheap: 1}},
+		"an agent's, where any counts":       {drained(false, nstance.ExecutorAgent, time.Minute), on("n", true, nil), true, counts{unready: 1}},
+		"a stand-by machine, woken just now": {&apiv1.Instance{Standby: true, WokenAt: timestamppb.Now()}, on("n", true, nil), false, counts{cheap: 1}},
+		"a stand-by machine, for a while":    {&apiv1.Instance{Standby: true, WokenAt: timestamppb.New(time.Now().Add(-protection.Interval))}, on("n", true, nil), false, counts{leaving: 1, cheap: 1, evictable: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			s.now, s.drains = time.Now(), c.drains
+			s.with("n", c.instance)
+			p := s.progress(s.workload(1, c.pod))
+			require.Equal(t, c.want, counts{p.Leaving, p.Settled, p.Unready, len(p.cheap), len(p.evictable)})
+		})
+	}
+}
+
+// TestCosts: the cost that others have set for a pod is remembered, and restored.
+func TestCosts(t *testing.T) {
+	for name, former := range map[string]map[string]string{"none": {}, "another's": {corev1.PodDeletionCost: "7"}} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{}
+			s := &survey{objects: r}
+			pod := on("n", true, former)
+			require.NoError(t, s.setCosts(t.Context(), workloadProgress{cheap: []corev1.Pod{pod}}))
+			marked := *r.patched[0].(*corev1.Pod)
+			require.Equal(t, protection.DeletionCost, marked.Annotations[corev1.PodDeletionCost])
+			require.NoError(t, s.setCosts(t.Context(), workloadProgress{cheap: []corev1.Pod{marked}}))
+			require.Len(t, r.patched, 1, "it is so")
+			require.NoError(t, s.setCosts(t.Context(), workloadProgress{restored: []corev1.Pod{marked}}))
+			require.Equal(t, former, r.patched[1].GetAnnotations())
+		})
+	}
+}
+
+// TestRecordGoesFirst: before a floor is raised the record is stored, and after it is lowered only it
+// goes: whatever ends the operator, the next one takes back what was done.
+func TestRecordGoesFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		floor  int32
+		want   []string
+		drains bool
+	}{"raised": {5, []string{"Deployment", "HorizontalPodAutoscaler"}, true}, "lowered": {1, []string{"HorizontalPodAutoscaler", "Deployment"}, false}} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{}
+			s := claiming()
+			s.objects, s.drains = r, c.drains
+			w := s.workload(3)
+			w.Object.SetLabels(map[string]string{labelSurge: "true"})
+			w.scalers = []autoscalingv2.HorizontalPodAutoscaler{{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web"}}}}
+			step := &protection.Step{Floor: &c.floor, FloorWas: ptr.To[int32](3), Surge: &protection.Surge{Added: 2, Replicas: 5}}
+			require.NoError(t, s.take(t.Context(), w, step))
+			var kinds []string
+			for _, o := range r.patched {
+				if d, ok := o.(*appsv1.Deployment); ok {
+					require.Equal(t, c.drains, d.Labels[labelSurge] != "", "others look for it")
+					kinds = append(kinds, "Deployment")
+				} else {
+					kinds = append(kinds, "HorizontalPodAutoscaler")
+				}
+			}
+			require.Equal(t, c.want, kinds)
+			for _, p := range r.patches {
+				require.Contains(t, p, "resourceVersion", "only what was read is changed")
+			}
+		})
+	}
+}
+
+// TestUncordonsBridges: the cordon of an earlier waking is taken back, and not that of this one, of
+// others or of a drain.
+func TestUncordonsBridges(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*surveyedNode)
+		want   bool
+	}{
+		"of an earlier waking": {func(n *surveyedNode) { n.Annotations[annotationBridgeCordon] = "earlier" }, true},
+		"of this one":          {func(n *surveyedNode) { n.Annotations[annotationBridgeCordon] = wokenAt(n) }, false},
+		"of others":            {func(*surveyedNode) {}, false},
+		"while it is drained": {func(n *surveyedNode) {
+			n.Annotations[annotationBridgeCordon] = "earlier"
+			n.instance.Drain = &apiv1.Drain{}
+		}, false},
+		"while it sleeps": {func(n *surveyedNode) {
+			n.Annotations[annotationBridgeCordon] = "earlier"
+			n.instance.WokenAt = nil
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{}
+			s := claiming()
+			s.objects = r
+			n := s.bridgeSince("b", time.Minute)
+			n.Spec.Unschedulable = true
+			c.change(n)
+			require.NoError(t, s.uncordonBridges(t.Context()))
+			require.Equal(t, c.want, !n.Spec.Unschedulable)
+			require.Equal(t, c.want, len(r.patches) == 1)
+		})
+	}
+}
+
+// TestEndsCordon: a drain that runs keeps the cordon, and uncordons the node at its end.
+func TestEndsCordon(t *testing.T) {
+	for name, c := range map[string]struct {
+		drain       *apiv1.Drain
+		annotations map[string]string
+		schedulable bool
+		left        bool // the mark, for another pass
+	}{
+		"no drain":                    {nil, nil, true, false},
+		"a drain":                     {&apiv1.Drain{Executor: "operator"}, map[string]string{annotationDrainInstance: "i"}, false, false},
+		"a drain that is to begin":    {&apiv1.Drain{Executor: "operator"}, nil, false, true},
+		"another executor's":          {&apiv1.Drain{Executor: "agent"}, nil, false, false},
+		"one that ended at the shard": {nil, map[string]string{annotationDrainInstance: "i"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			s.objects = &recorder{}
+			n := s.with("b", &apiv1.Instance{Drain: c.drain})
+			n.Spec.Unschedulable = true
+			n.Annotations[annotationBridgeCordon] = "w"
+			for k, v := range c.annotations {
+				n.Annotations[k] = v
+			}
+			require.NoError(t, s.endCordon(t.Context(), n))
+			require.Equal(t, c.schedulable, !n.Spec.Unschedulable)
+			require.Equal(t, c.left, n.Annotations[annotationBridgeCordon] != "")
+			require.Equal(t, c.annotations != nil, n.Annotations[annotationDrainCordoned] == "true")
+			require.True(t, s.busy)
+		})
+	}
+}
+
+// TestDrainLeavesHandedOff: a drain leaves pods to a hand-off that a SpotProtection makes now.
+func TestDrainLeavesHandedOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod    func(*corev1.Pod)
+		change func(*infrav1.SpotProtection)
+		want   bool
+	}{
+		"handed off":          {nil, nil, true},
+		"it refuses":          {func(p *corev1.Pod) { p.Annotations["karpenter.sh/do-not-disrupt"] = "true" }, nil, false},
+		"within the budget":   {nil, func(sp *infrav1.SpotProtection) { sp.Status.Workloads[0].HandOff = infrav1.HandOffEviction }, false},
+		"not admitted":        {nil, func(sp *infrav1.SpotProtection) { sp.Status.Workloads[0].Admitted = ptr.To(false) }, false},
+		"not protected":       {nil, func(sp *infrav1.SpotProtection) { deleting(sp) }, false},
+		"of another cluster":  {nil, func(sp *infrav1.SpotProtection) { sp.Spec.ClusterName = "d" }, false},
+		"of another workload": {nil, func(sp *infrav1.SpotProtection) { sp.Status.Workloads[0].Name = "api" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, sp := surged()
+			pod := &cluster.pods[0]
+			if c.pod != nil {
+				c.pod(pod)
+			}
+			if c.change != nil {
+				c.change(sp)
+			}
+			n := &managedNodes{objects: &recorder{protections: []infrav1.SpotProtection{*sp}}, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}}
+			d := nstance.Drain{Voluntary: true, StartedAt: time.Now(), Deadline: time.Now().Add(time.Hour)}
+			left, err := n.handedOff(t.Context(), d, pod)
+			require.NoError(t, err)
+			require.Equal(t, c.want, left)
+			protected, err := (&surgeController{Client: &recorder{protections: []infrav1.SpotProtection{*sp}}}).protected(t.Context(), "c", "ns", cluster.deployment)
+			require.NoError(t, err)
+			require.Equal(t, c.want || c.pod != nil || name == "within the budget" || name == "not protected", protected, "then a SpotProtection does it alone")
+		})
+	}
+}
+
+// TestSurgesAskedFor: a drain leaves a pod for a while, unless its Deployment cannot be surged. What
+// no drain asks for any more is forgotten after a minute.
+func TestSurgesAskedFor(t *testing.T) {
+	cluster, _ := surged()
+	pod := &cluster.pods[0]
+	pod.Annotations[infrav1.AnnotationHandOff] = "true"
+	told := 0
+	s := newSurges(func() { told++ })
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	d := nstance.Drain{StartedAt: now, Deadline: now.Add(10 * time.Minute)}
+	key := client.ObjectKey{Namespace: "ns", Name: "web"}
+	for range 3 {
+		require.True(t, s.waits(d, pod, now))
+	}
+	require.Equal(t, 1, told, "once")
+	now = now.Add(wantedFor)
+	require.Contains(t, s.current(now), key)
+	require.True(t, s.waits(d, pod, now))
+	now = now.Add(wantedFor)
+	require.Contains(t, s.current(now), key, "it has asked since")
+	s.evict(key)
+	require.False(t, s.waits(d, pod, now))
+	now = now.Add(wantedFor + 1)
+	require.Empty(t, s.current(now))
+	s.evict(key) // late
+	require.Empty(t, s.current(now))
+	require.True(t, s.waits(d, pod, now.Add(-wantedFor)), "it is not known any more that it cannot be")
+
+	pod.Annotations["karpenter.sh/do-not-disrupt"] = "true"
+	require.False(t, s.waits(d, pod, d.StartedAt), "the pod would stay whatever runs elsewhere")
+	delete(pod.Annotations, "karpenter.sh/do-not-disrupt")
+	require.False(t, s.waits(d, pod, d.StartedAt.Add(5*time.Minute)), "the second half is for evictions")
+	d.Deadline = now.Add(-time.Hour)
+	d.StartedAt = d.Deadline.Add(-leastSurge + time.Second)
+	require.False(t, s.waits(d, pod, d.StartedAt), "no pod is ready within that time")
+}
+
+// machinesWithRules are Machines of instances, with MachineDrainRules.
+type machinesWithRules struct {
+	client.Reader
+	rules   []clusterv1.MachineDrainRule
+	machine *clusterv1.Machine
+	err     error // of Machines
+}
+
+func (m machinesWithRules) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch l := list.(type) {
+	case *infrav1.NstanceMachineList:
+		l.Items = []infrav1.NstanceMachine{{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "NstanceMachinePool", Name: "p"}, {Kind: "Machine", Name: "m"}}}}}
+	case *clusterv1.MachineDrainRuleList:
+		l.Items = append(l.Items, m.rules...)
+	}
+	return nil
+}
+
+func (m machinesWithRules) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	if m.err != nil {
+		return m.err
+	}
+	if key.Name != "m" {
+		return apierrors.NewNotFound(corev1.Resource("machines"), key.Name)
+	}
+	m.machine.DeepCopyInto(obj.(*clusterv1.Machine))
+	return nil
+}
+
+// TestDrainRules: the first rule by name that selects cluster, Machine and pod decides. One that makes
+// no sense selects nothing. A rule is asked for before surges.
+func TestDrainRules(t *testing.T) {
+	rule := func(name string, behavior clusterv1.MachineDrainRuleDrainBehavior, change func(*clusterv1.MachineDrainRule)) clusterv1.MachineDrainRule {
+		r := clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.MachineDrainRuleSpec{Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: behavior}}}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	const skip, waits, drains = clusterv1.MachineDrainRuleDrainBehaviorSkip, clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted, clusterv1.MachineDrainRuleDrainBehaviorDrain
+	ordered := func(r *clusterv1.MachineDrainRule) { r.Spec.Drain.Order = ptr.To[int32](7) }
+	selecting := func(machine, cluster *metav1.LabelSelector) func(*clusterv1.MachineDrainRule) {
+		return func(r *clusterv1.MachineDrainRule) {
+			r.Spec.Machines = []clusterv1.MachineDrainRuleMachineSelector{{Selector: machine, ClusterSelector: cluster}}
+		}
+	}
+	label := func(value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"x": value}}
+	}
+	wrong := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Sounds"}}}
+	for name, c := range map[string]struct {
+		rules []clusterv1.MachineDrainRule
+		want  nodedrain.Rule
+	}{
+		"none":                       {nil, nodedrain.Rule{}},
+		"the first by name":          {[]clusterv1.MachineDrainRule{rule("b", waits, nil), rule("a", skip, nil)}, nodedrain.Rule{Behavior: nodedrain.Skip}},
+		"completion":                 {[]clusterv1.MachineDrainRule{rule("b", waits, nil)}, nodedrain.Rule{Behavior: nodedrain.WaitCompleted}},
+		"an order":                   {[]clusterv1.MachineDrainRule{rule("b", drains, ordered)}, nodedrain.Rule{Order: 7}},
+		"Machine and cluster":        {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("machine"), label("cluster")))}, nodedrain.Rule{Behavior: nodedrain.Skip}},
+		"another cluster":            {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("machine"), label("other")))}, nodedrain.Rule{}},
+		"another Machine":            {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("other"), label("cluster")))}, nodedrain.Rule{}},
+		"a selector without sense":   {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(wrong, nil))}, nodedrain.Rule{}},
+		"the first one that selects": {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("other"), nil)), rule("b", drains, ordered)}, nodedrain.Rule{Order: 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes, err := kubernetes.NewForConfig(memkube.New().Config())
+			require.NoError(t, err)
+			objects := machinesWithRules{rules: c.rules, machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "machine"}}}}
+			told := 0
+			n := newManagedNodes(objects, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "cluster"}}}, nodes, newSurges(func() { told++ }))
+			cluster, _ := surged()
+			pod := &cluster.pods[0]
+			d := nstance.Drain{Instance: "i", StartedAt: time.Now(), Deadline: time.Now().Add(time.Hour)}
+			got, err := n.Rule(t.Context(), d, nil, pod)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			pod.Annotations[infrav1.AnnotationHandOff] = "true"
+			got, err = n.Rule(t.Context(), d, nil, pod)
+			require.NoError(t, err)
+			left := c.want.Behavior == nodedrain.Evict
+			require.Equal(t, left, told == 1)
+			if left {
+				c.want.Behavior = nodedrain.WaitCompleted
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestUncordonOfDeleted: a node whose Machine is being deleted stays cordoned, and one of which that
+// cannot be told.
+func TestUncordonOfDeleted(t *testing.T) {
+	gone := &clusterv1.Machine{}
+	deleting(gone)
+	for name, c := range map[string]struct {
+		objects machinesWithRules
+		may     bool
+		failed  bool
+	}{
+		"it stays":        {machinesWithRules{machine: &clusterv1.Machine{}}, true, false},
+		"it is deleted":   {machinesWithRules{machine: gone}, false, false},
+		"there is none":   {machinesWithRules{err: apierrors.NewNotFound(corev1.Resource("machines"), "m")}, true, false},
+		"it is not known": {machinesWithRules{err: errors.New("no answer")}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &managedNodes{objects: c.objects, cluster: &clusterv1.Cluster{}}
+			may, err := n.MayUncordon(t.Context(), nstance.Drain{Instance: "i"}, nil)
+			require.Equal(t, c.failed, err != nil)
+			require.Equal(t, c.may, may || c.failed)
+		})
+	}
+}
+
+// TestWhenRenewed: a server can have the certificate renewed earlier, and not later. Of several
+// requests the earliest counts.
+func TestWhenRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: shards.Identity{RenewAt: start.Add(time.Hour)}}
+		require.Equal(t, start.Add(time.Hour), fl.renewAt())
+		fl.renewWithin(10 * time.Hour)
+		require.Equal(t, start.Add(time.Hour), fl.renewAt())
+		fl.renewWithin(time.Hour)
+		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
+		fl.renewWithin(90 * time.Minute)
+		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
+	})
+}
+
+// TestConnectionIsTold: each change of a connection once, a refusal that is repeated too. The time is
+// that of the last change.
+func TestConnectionIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used := shards.Identity{Chain: [][]byte{[]byte("used")}}
+		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: used, shards: map[string]*connection{}}
+		c := &connection{Shard: shards.New(shards.Options{}), status: infrav1.ShardStatus{Name: "a", Connected: new(bool)}}
+		told := 0
+		fl.fleets.onClusterChanged(func(client.ObjectKey) { told++ })
+		refusal := &shards.Refusal{Certificate: used.Certificate(), Err: errors.New("revoked")}
+		change := func(connected bool, why error, want int) {
+			t.Helper()
+			<-time.After(time.Minute)
+			fl.connectionChanged(c, connected, why)
+			require.Equal(t, want, told)
+		}
+		change(true, nil, 1)
+		since := c.status.LastChange
+		change(true, nil, 1)
+		require.Equal(t, since, c.status.LastChange)
+		change(false, refusal, 2)
+		require.NotEqual(t, since, c.status.LastChange)
+		since = c.status.LastChange
+		change(false, refusal, 2)
+		change(false, errors.New(strings.Repeat("x", 5000)), 3)
+		require.Len(t, c.status.Message, 1024, "the API server takes no longer one")
+		require.Equal(t, since, c.status.LastChange)
+	})
+}
+
+// TestAccessIsTold: refused credentials count at once, and what is wrong is as it is now.
+func TestAccessIsTold(t *testing.T) {
+	a := newNodeAccess()
+	var told []bool
+	a.changed = func(reached bool) { told = append(told, reached) }
+	a.record(errors.New("no route to host"))
+	require.Contains(t, a.condition().Message, "no route to host", "the first answer counts")
+	told = nil
+	a.record(nil)
+	require.Equal(t, []bool{true}, told)
+	a.record(errors.New("connection refused"))
+	require.True(t, a.reached(), "it may restart")
+	a.record(nil)
+	a.record(apierrors.NewUnauthorized("expired"))
+	require.Equal(t, []bool{true, false}, told)
+	a.record(apierrors.NewServiceUnavailable("starting"))
+	require.Contains(t, a.condition().Message, "starting", "the latest")
+	require.Equal(t, []bool{true, false, false}, told, "another reason")
+	a.record(apierrors.NewServiceUnavailable("starting, still"))
+	require.Len(t, told, 3, "other words")
+	a.record(nil)
+	require.Equal(t, []bool{true, false, false, true}, told)
+
+	a.read = func(context.Context) ([]byte, error) { return nil, nil }
+	a.use = func([]byte) (bool, error) { return false, errors.New("no kubeconfig") }
+	a.reread(t.Context())
+	require.Contains(t, a.condition().Message, "is not used")
+	a.use = func([]byte) (bool, error) { return true, nil }
+	require.True(t, a.reread(t.Context()))
+	require.Empty(t, a.condition().Message)
+}
+
+// TestRereadsKubeconfig: one that works is looked at every ten minutes: a server that is replaced
+// need not refuse anything.
+func TestRereadsKubeconfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newAccessRig(t, 100*time.Hour)
+		defer r.stop()
+		pass(time.Hour)
+		require.InDelta(t, 6, r.readings(), 1)
+	})
+}
