@@ -2,6 +2,7 @@ package aws_test
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -171,12 +172,18 @@ func TestSpotPrices(t *testing.T) {
 	w := newWorld(t, &ec2test.Options{PageSize: 2})
 	w.cloud.SetSpotPrice("m5.large", region+"b", "0.0410")
 	w.cloud.SetSpotPrice("m5.large", region+"b", "0.0420")
+	w.cloud.SetSpotPrice("c5.large", region+"a", "0.0000")
+	w.cloud.SetSpotPrice("c5.large", region+"b", "unknown")
+	w.cloud.SetSpotPrice("c5.large", region+"c", "-1")
 	got, err := w.Prices(t.Context(), []string{"m5.large", "t3.micro", "no.such"})
 	require.NoError(t, err)
 	price := func(zone string, perHour float64) nstance.Price {
 		return nstance.Price{InstanceType: "m5.large", Zone: region + zone, Market: nstance.Spot, PerHour: perHour}
 	}
 	require.ElementsMatch(t, []nstance.Price{price("a", 0.035), price("b", 0.042), price("c", 0.035)}, got, "types without spot price are left out")
+	for _, p := range must(t, func() ([]nstance.Price, error) { return w.Prices(t.Context(), []string{"c5.large"}) }) {
+		require.Positive(t, p.PerHour, "what is no price is left out")
+	}
 	require.GreaterOrEqual(t, w.faults.Calls()["DescribeSpotPriceHistory"], 2, "several pages")
 
 	w.faults.Next("DescribeSpotPriceHistory", testcloud.Fault{Answer: ec2test.Refusal("RequestLimitExceeded", "slow down")})
@@ -199,6 +206,24 @@ func TestZoneScores(t *testing.T) {
 	got, err := w.ZoneScores(t.Context(), several[:2], 5)
 	require.NoError(t, err)
 	require.Empty(t, got, "EC2's score of fewer than three types is always low")
+
+	first := `<GetSpotPlacementScoresResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><spotPlacementScoreSet><item>
+		<region>` + region + `</region><availabilityZoneId>use1-az99</availabilityZoneId><score>10</score></item></spotPlacementScoreSet><nextToken>next</nextToken></GetSpotPlacementScoresResponse>`
+	w.faults.Next("GetSpotPlacementScores", testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, first) }})
+	got, err = w.ZoneScores(t.Context(), several, 64)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{region + "a": 2, region + "b": 9, region + "c": 5}, got, "of every page, without zones that the account does not have")
+	_, err = newWorld(t, nil).ZoneScores(t.Context(), several, math.MaxInt)
+	require.NoError(t, err)
+	for _, none := range []int{0, -1} {
+		got, err = w.ZoneScores(t.Context(), several, none)
+		require.NoError(t, err)
+		require.Equal(t, 9, got[region+"b"])
+	}
+	for n := range 10 { // which are all that EC2 answers, so that 0 was none of its own
+		_, err = w.ZoneScores(t.Context(), several, 1<<n)
+		require.NoError(t, err)
+	}
 	for n := range 20 {
 		if _, err = w.ZoneScores(t.Context(), several, 1<<n); err != nil {
 			break
@@ -229,6 +254,9 @@ func TestManyNames(t *testing.T) {
 	require.Len(t, free, 250)
 	require.Equal(t, 251, free[subnets[7]], "EC2 keeps five of 256")
 	require.Equal(t, 2, w.faults.Calls()["DescribeSubnets"])
+	_, err = w.Prices(t.Context(), names)
+	require.NoError(t, err)
+	require.Equal(t, 2, w.faults.Calls()["DescribeSpotPriceHistory"])
 	zones, err := w.SubnetZones(t.Context(), append(subnets, "subnet-0000000000000abcd"))
 	require.NoError(t, err)
 	require.Len(t, zones, 250, "a subnet that is unknown has no zone")
@@ -255,11 +283,54 @@ func TestLeaveEveryPort(t *testing.T) {
 	require.Equal(t, 1, w.faults.Calls()["DeregisterTargets"])
 }
 
+// TestBalancerOfSeveral: each of several machines joins on the port of the arguments and leaves,
+// and the others stay.
+func TestBalancerOfSeveral(t *testing.T) {
+	w := newWorld(t, nil)
+	lb := nstance.LoadBalancer{Name: "front", ID: targetGroup, Args: []byte(`{"port": 8080}`)}
+	require.NoError(t, w.JoinBalancer(t.Context(), lb, nil))
+	require.Zero(t, w.faults.Calls()["RegisterTargets"], "none is nothing to ask for")
+	var all []nstance.Machine
+	for range 3 {
+		all = append(all, w.create(w.spec()))
+	}
+	require.NoError(t, w.JoinBalancer(t.Context(), lb, all))
+	require.NoError(t, w.LeaveBalancer(t.Context(), lb, all[1:]))
+	members, err := w.BalancerMembers(t.Context(), lb)
+	require.NoError(t, err)
+	require.Equal(t, []string{all[0].ProviderID}, members)
+}
+
+// TestUnlistedTargets: a target of whose health nothing is said is a member, and one that is
+// not registered is none.
+func TestUnlistedTargets(t *testing.T) {
+	w := newWorld(t, nil)
+	answer := `<DescribeTargetHealthResponse xmlns="http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/"><DescribeTargetHealthResult><TargetHealthDescriptions>
+		<member><Target><Id>i-2</Id><Port>80</Port></Target></member>
+		<member><Target><Id>i-1</Id><Port>80</Port></Target><TargetHealth><State>new-state</State></TargetHealth></member>
+		<member><Target><Id>i-3</Id><Port>80</Port></Target><TargetHealth><State>unused</State><Reason>Target.NotRegistered</Reason></TargetHealth></member>
+	</TargetHealthDescriptions></DescribeTargetHealthResult></DescribeTargetHealthResponse>`
+	w.faults.Next("DescribeTargetHealth", testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, answer) }})
+	members, err := w.BalancerMembers(t.Context(), nstance.LoadBalancer{Name: "front", ID: targetGroup})
+	require.NoError(t, err)
+	require.Equal(t, []string{"i-1", "i-2"}, members)
+}
+
+// must returns what ask answers.
+func must[T any](t *testing.T, ask func() (T, error)) T {
+	t.Helper()
+	v, err := ask()
+	require.NoError(t, err)
+	return v
+}
+
 func TestJoinRefusals(t *testing.T) {
 	w := newWorld(t, &ec2test.Options{Delays: testcloud.Delays{Start: -1}})
 	pending := []nstance.Machine{w.create(w.spec())}
 	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: targetGroup}, pending))
-	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: targetGroup, Args: []byte(`{"port": 70000}`)}, pending))
+	for _, port := range []string{"70000", "-1"} {
+		w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: targetGroup, Args: []byte(`{"port": ` + port + `}`)}, nil))
+	}
 	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{}, pending))
 }
 

@@ -3,6 +3,7 @@ package azure_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -172,12 +173,17 @@ func TestTypesAreCached(t *testing.T) {
 	})
 }
 
-// TestGatewaySubnet: it is left out, since Azure reports -1.
-func TestGatewaySubnet(t *testing.T) {
-	_, p := open(t, equipped())
-	free, err := p.FreeAddresses(t.Context(), []string{vnet + "/subnets/gateway", subnetB, "x"})
+// TestSubnetsWithoutCount: a gateway's subnet is left out, since Azure reports -1, and so is
+// one whose virtual network is gone. A count that cannot be read is an error.
+func TestSubnetsWithoutCount(t *testing.T) {
+	c, p := open(t, equipped())
+	gone := strings.ReplaceAll(subnetA, "main", "former")
+	free, err := p.FreeAddresses(t.Context(), []string{gone, vnet + "/subnets/gateway", subnetB, "x"})
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{subnetB: 251}, free)
+	defer c.Faults.Outage()()
+	_, err = p.FreeAddresses(t.Context(), []string{subnetB})
+	code(t, nstance.Unavailable, err)
 }
 
 // TestBalancerKeepsOthers: a whole interface is written back, with its other pools; a
@@ -215,6 +221,33 @@ func TestBalancerKeepsOthers(t *testing.T) {
 		_, err = p.Create(t.Context(), mustSpec(t, m))
 		require.Error(t, err)
 		require.Equal(t, []string{m.ProviderID}, members(second), "a repeated create leaves the interface alone")
+	})
+}
+
+// TestInterfaceChangedMeanwhile: what another program has written between the read of an
+// interface and its write is kept.
+func TestInterfaceChangedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := equipped()
+		second := strings.ReplaceAll(pool, "web", "api")
+		o.Pools, o.Network = append(o.Pools, second), 3*time.Second
+		c, connect := within(t, o)
+		here, there := connect("secret", ""), connect("secret", "")
+		m, err := here.Create(t.Context(), newSpec(t))
+		require.NoError(t, err)
+		machines := []nstance.Machine{m}
+		c.Faults.Next(putNIC, testcloud.Fault{Answer: func(w http.ResponseWriter, r *http.Request) {
+			if err := there.JoinBalancer(r.Context(), nstance.LoadBalancer{ID: second}, machines); err != nil {
+				t.Error(err)
+			}
+			c.ServeHTTP(w, r)
+		}})
+		require.NoError(t, here.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: pool}, machines))
+		for _, id := range []string{pool, second} {
+			members, err := here.BalancerMembers(t.Context(), nstance.LoadBalancer{ID: id})
+			require.NoError(t, err)
+			require.Equal(t, []string{m.ProviderID}, members, id)
+		}
 	})
 }
 

@@ -1,9 +1,12 @@
 package gcp_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -175,6 +178,32 @@ func TestArgsArrive(t *testing.T) {
 			require.Equal(t, s.ID, again.ID)
 			require.Len(t, cloud.Machines(), 1)
 		})
+	}
+}
+
+// TestSpotNeverRestarts: a request for a spot machine says that it is not restarted. The
+// reference of the API names true as the default, which the cloud refuses for one.
+func TestSpotNeverRestarts(t *testing.T) {
+	for _, model := range []string{"SPOT", "PREEMPTIBLE"} {
+		cloud := gcetest.New(&gcetest.Options{Token: token})
+		var sent map[string]any
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				body, err := io.ReadAll(r.Body)
+				if err != nil || json.Unmarshal(body, &sent) != nil {
+					t.Errorf("the request is %q: %v", body, err)
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+			}
+			cloud.ServeHTTP(w, r)
+		}))
+		s := spec(t)
+		s.Market, s.Args = nstance.Spot, json.RawMessage(`{"spot_model": "`+model+`"}`)
+		_, err := open(t, server.URL, "").Create(t.Context(), s)
+		server.Close()
+		require.NoError(t, cloud.Close())
+		require.NoError(t, err)
+		require.Equal(t, false, at(t, sent, "scheduling.automaticRestart"), model)
 	}
 }
 

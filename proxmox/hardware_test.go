@@ -315,6 +315,17 @@ func TestAssignedMemory(t *testing.T) {
 			}
 		}
 	})
+	for name, config := range map[string]map[string]string{ // that another server makes, or an operator has renamed
+		"without tags yet": {"name": string(newBench(t, &o).spec().ID)}, "renamed": {"name": "database", "tags": "nstance;nstance-epoch-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, &o)
+			config["memory"] = "3072"
+			b.cloud.Add(20_000, "pve1", config)
+			_, err := b.p.Create(t.Context(), b.specOf(args))
+			b.refused(nstance.Capacity, err)
+		})
+	}
 	t.Run("overcommitted", func(t *testing.T) {
 		b := newBench(t, &o)
 		p := b.open(proxmox.Options{MemoryPercent: 200})

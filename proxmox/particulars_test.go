@@ -343,6 +343,13 @@ func TestLostVisibility(t *testing.T) {
 				break
 			}
 			b.refused(nstance.Unavailable, err)
+			watching, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for _, err = range b.p.WatchNotices(watching, b.owner) {
+				break // else what was announced of a machine would be withdrawn
+			}
+			b.refused(nstance.Unavailable, err)
+			require.NoError(t, watching.Err())
 			b.refused(nstance.Unavailable, b.p.Delete(t.Context(), nstance.Machine{ID: s.ID, Owner: s.Owner, ProviderID: "20000"}))
 			_, err = b.p.Create(t.Context(), s)
 			b.refused(nstance.Unavailable, err)

@@ -3,6 +3,7 @@ package ec2test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -76,11 +77,18 @@ func (sm *spotMarket) describePrices(_ call, in *spotPriceInput) (*spotPriceOutp
 		superseded := slices.ContainsFunc(sm.history[n+1:], func(o priceChange) bool {
 			return o.kind == change.kind && o.zone == change.zone && !o.at.After(start)
 		})
-		if change.at.Before(start) && superseded || !in.covers(change) {
+		if change.at.Before(start) && superseded {
 			continue
 		}
-		key := strings.Join([]string{change.kind, change.zone, fmt.Sprintf("%06d", n)}, "/")
-		items[key] = spotPriceItem{change.kind, "Linux/UNIX", change.price, stamp(change.at), change.zone}
+		for _, product := range []string{"Linux/UNIX", "Windows"} {
+			item := spotPriceItem{change.kind, product, change.price, stamp(change.at), change.zone}
+			if price, err := strconv.ParseFloat(item.Price, 64); err == nil && product == "Windows" { // a licence is in it
+				item.Price = fmt.Sprintf("%.4f", price+1)
+			}
+			if in.covers(item) {
+				items[strings.Join([]string{change.kind, change.zone, fmt.Sprintf("%06d", n), product}, "/")] = item
+			}
+		}
 	}
 	var keys []string
 	for key := range items {
@@ -97,9 +105,9 @@ func (sm *spotMarket) describePrices(_ call, in *spotPriceInput) (*spotPriceOutp
 	return out, nil
 }
 
-func (in *spotPriceInput) covers(p priceChange) bool {
-	has := filterable{"availability-zone": {p.zone}, "instance-type": {p.kind}, "product-description": {"Linux/UNIX"}, "spot-price": {p.price}, "timestamp": {stamp(p.at)}}
-	return fits(in.Filters, has, nil) && (len(in.InstanceTypes) == 0 || slices.Contains(in.InstanceTypes, p.kind)) &&
-		(len(in.ProductDescriptions) == 0 || slices.Contains(in.ProductDescriptions, "Linux/UNIX")) &&
-		(in.AvailabilityZone == "" || in.AvailabilityZone == p.zone)
+func (in *spotPriceInput) covers(p spotPriceItem) bool {
+	has := filterable{"availability-zone": {p.Zone}, "instance-type": {p.Type}, "product-description": {p.Product}, "spot-price": {p.Price}, "timestamp": {p.At}}
+	return fits(in.Filters, has, nil) && (len(in.InstanceTypes) == 0 || slices.Contains(in.InstanceTypes, p.Type)) &&
+		(len(in.ProductDescriptions) == 0 || slices.Contains(in.ProductDescriptions, p.Product)) &&
+		(in.AvailabilityZone == "" || in.AvailabilityZone == p.Zone)
 }

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -106,6 +108,7 @@ func TestGet(t *testing.T) {
 				"gateway":   {{404, "<html>no such host</html>"}},
 				"garbled":   {{200, "<html>sign in to this network</html>"}},
 				"empty":     {value("")},
+				"nothing":   {{200, "{}"}},
 				"long":      {value(strings.Repeat("x", secret.MaxSize+1))},
 			}}
 			src := open(t, scheme, "", s)
@@ -117,15 +120,59 @@ func TestGet(t *testing.T) {
 			for name, code := range map[string]nstance.Code{
 				"absent": nstance.NotFound, "denied": nstance.Denied, "kms": nstance.Denied, "deleted": nstance.Invalid,
 				"throttled": nstance.Throttled, "broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable,
-				"empty": nstance.Invalid, "long": nstance.Invalid, "nonce.key": nstance.Invalid,
+				"empty": nstance.Invalid, "nothing": nstance.Invalid, "long": nstance.Invalid, "nonce.key": nstance.Invalid,
 			} {
 				_, err := src.Get(t.Context(), name)
 				require.ErrorIs(t, err, code, name)
 				require.NotContains(t, err.Error(), "hunter2", name)
+				require.Equal(t, name == "garbled", strings.Contains(err.Error(), "does not answer"), "%v", err)
 			}
-			require.LessOrEqual(t, len(s.asked), 1+3+10*3, "the client asks three times at most")
+			require.LessOrEqual(t, len(s.asked), 1+3+11*3, "the client asks three times at most")
 		})
 	}
+}
+
+// TestMeanings: most refusals have status 400, and only their words tell them apart.
+func TestMeanings(t *testing.T) {
+	words := map[nstance.Code]string{
+		nstance.NotFound: "ResourceNotFoundException ParameterNotFound",
+		nstance.Denied: "AccessDeniedException DecryptionFailure ExpiredTokenException IncompleteSignature InvalidClientTokenId InvalidSignatureException " +
+			"MissingAuthenticationToken NotAuthorized OptInRequired RequestExpired UnrecognizedClientException",
+		nstance.Throttled: "RequestLimitExceeded ThrottlingException TooManyRequestsException",
+		nstance.Unavailable: "InternalServerError InternalServiceError InternalServiceErrorException ServiceUnavailable KMSInternalException " +
+			"DependencyTimeoutException RequestTimeoutException IDPCommunicationErrorException",
+		nstance.Invalid: "InvalidRequestException ParameterVersionNotFound NewWordOfTheService",
+	}
+	s := &service{answers: map[string][]answer{}}
+	want := map[string]nstance.Code{}
+	for code, list := range words {
+		for word := range strings.FieldsSeq(list) {
+			s.answers[word], want[word] = []answer{fault(400, word)}, code
+		}
+	}
+	src := open(t, secrets.ParameterStore, "", s)
+	got := getAll(t, src, slices.Sorted(maps.Keys(want)))
+	for word, code := range want {
+		require.ErrorIs(t, got[word], code, word)
+	}
+}
+
+// getAll gets secrets at once, and returns why each could not be read.
+func getAll(t *testing.T, src secret.Source, names []string) map[string]error {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	out := map[string]error{}
+	for _, name := range names {
+		wg.Go(func() {
+			_, err := src.Get(t.Context(), name)
+			mu.Lock()
+			defer mu.Unlock()
+			out[name] = err
+		})
+	}
+	wg.Wait()
+	return out
 }
 
 func TestBinary(t *testing.T) {
@@ -160,7 +207,7 @@ func TestOpen(t *testing.T) {
 	t.Setenv("AWS_DEFAULT_REGION", "")
 	t.Setenv("AWS_CONFIG_FILE", "/nowhere")
 	for _, bad := range []string{
-		"awssecretsmanager://", "awssecretsmanager://name?region=r", "awsparamstore://?region=r&endpoint=ftp://x",
+		"awssecretsmanager://", "awssecretsmanager://?endpoint=https://host", "awssecretsmanager://name?region=r", "awssecretsmanager://name?region=r&prefix=prod/", "awsparamstore://?region=r&endpoint=ftp://x",
 		"awsparamstore://?region=r&other=1", "awsparamstore://?region=r&role=none", "other://",
 	} {
 		_, err := secrets.Open(t.Context(), bad)

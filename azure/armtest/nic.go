@@ -3,6 +3,9 @@ package armtest
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"path"
@@ -97,6 +100,7 @@ func (k nicCalls) list(_ string, _ *armnetwork.InterfacesClientListOptions) (p a
 
 func (n *nic) changing() bool { return n.state == updating || n.state == deleting }
 
+// show is what the cloud answers. Its ETag changes with everything that it shows.
 func (n *nic) show() armnetwork.Interface {
 	out, p := n.model, *n.model.Properties
 	p.ProvisioningState = new(armnetwork.ProvisioningState(n.state))
@@ -111,6 +115,11 @@ func (n *nic) show() armnetwork.Interface {
 		p.IPConfigurations = append(p.IPConfigurations, &shown)
 	}
 	out.Properties = &p
+	b, err := json.Marshal(out)
+	if err != nil {
+		panic(err)
+	}
+	out.Etag = new(fmt.Sprintf("W/\"%x\"", sha256.Sum256(b)))
 	return out
 }
 
@@ -131,6 +140,9 @@ func (k nicCalls) replace(name string, m armnetwork.Interface, old *nic) (*nic, 
 	if old != nil && k.r.Header.Get("If-None-Match") == "*" {
 		return nil, refuse(http.StatusPreconditionFailed, "PreconditionFailed", "The condition '*' set on if-none-match is not satisfied.")
 	}
+	if match := k.r.Header.Get("If-Match"); match != "" && match != "*" && (old == nil || match != *old.show().Etag) {
+		return nil, refuse(http.StatusPreconditionFailed, "PreconditionFailed", "Precondition failed.")
+	}
 	if err := k.check(&m, old); err != nil {
 		return nil, err
 	}
@@ -142,6 +154,7 @@ func (k nicCalls) replace(name string, m armnetwork.Interface, old *nic) (*nic, 
 	if err := k.assign(n, old); err != nil {
 		return nil, err
 	}
+	n.model.Etag = nil
 	n.model.ID, n.model.Name, n.model.Type = new(n.id), new(name), new("Microsoft.Network/networkInterfaces")
 	k.nics.byName[strings.ToLower(name)] = n
 	k.beginPut(&n.state)

@@ -59,6 +59,8 @@ func (w *world) RenewCertificate(_ context.Context, req *apiv1.OperatorServiceRe
 		return nil, err
 	}
 	w.did("renew " + pki.KeyFingerprint(key))
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return &apiv1.OperatorServiceRenewCertificateResponse{Credential: w.credential(w.issue(key, nstance.RoleAdmin, time.Now()))}, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // A depot is a cluster's storage in a directory, as a server would find it.
@@ -147,6 +148,40 @@ func TestNonce(t *testing.T) {
 		r := run(t, strings.NewReader(""), d.env, "cluster", "nonce", "--storage-bucket", d.url(), "--cluster", "prod")
 		require.Zero(t, r.code, r.errors)
 	})
+}
+
+// TestNonceOfOtherCluster: the keys of a cluster sign no nonce for another one, also where no
+// configuration names it.
+func TestNonceOfOtherCluster(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	store, err := storage.OpenDir(d.dir, nil)
+	require.NoError(t, err)
+	ring, err := keyring.OpenKeyring(t.Context(), vault.New(store, d.box()), time.Now)
+	require.NoError(t, err)
+	require.NoError(t, ring.Claim(t.Context(), "prod", storage.LocationOf(store)))
+	r := d.mint("--cluster", "test")
+	require.Equal(t, 2, r.code, r.errors)
+	require.Contains(t, r.errors, "this storage is of cluster prod, not of test")
+	require.Empty(t, r.out)
+	require.Zero(t, d.mint().code)
+}
+
+// TestNonceWithoutRecordOfUse: a nonce is given although storage does not record how long it is
+// used, with a warning.
+func TestNonceWithoutRecordOfUse(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	beneath := storage.NewMemory()
+	keys, err := keyring.Bootstrap(t.Context(), vault.New(beneath, d.box()), time.Now())
+	require.NoError(t, err)
+	faulty := storagetest.NewFaulty(beneath)
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
+	r := runOn(t, faulty, "", d.env, "cluster", "nonce", "--cluster", "prod")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.errors, "warning: not noted in storage")
+	_, err = keys.Nonces.Verify(strings.TrimSpace(r.out), time.Now(), keyring.Expect{Cluster: "prod", Shard: shard, Kind: nstance.RoleOperator})
+	require.NoError(t, err)
 }
 
 func TestNonceFindsItsKey(t *testing.T) {

@@ -74,11 +74,74 @@ func TestGroupCreate(t *testing.T) {
 	require.Contains(t, r.out, "group default/batch is made:")
 
 	for _, bad := range [][]string{
-		{"group", "create"}, {"group", "create", "x", "--var", "novalue"}, {"group", "create", "x", "--args", "@/nowhere"},
+		{"group", "create"}, {"group", "create", "x", "--var", "novalue"}, {"group", "create", "x", "--var", "=value"}, {"group", "create", "x", "--args", "@/nowhere"},
 		{"group", "create", "x", "--size", "many"}, {"group", "update", "web", "--max-price", "0.05"}, {"group", "update", "web", "--on-demand-base", "1"},
 	} {
 		require.Equal(t, 2, w.run(bad...).code, bad)
 	}
+}
+
+// TestReplacedAsAWhole: a setting of what is replaced as a whole is not accepted alone, since it
+// would end the others.
+func TestReplacedAsAWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.furnish()
+	for whole, flags := range map[string][]string{
+		"--market":    {"max-price=1", "fallback=on-demand", "fallback-after=1m", "return-after=1m", "on-demand-base=1", "fallback-reclaims=1", "fallback-window=1m"},
+		"--warm-pool": {"warm-mode=running", "warm-max-age=1h", "warm-once"},
+	} {
+		for _, flag := range flags {
+			for _, args := range [][]string{{"group", "update", "web"}, {"group", "create", "new", "--template", "vm"}} {
+				r := w.run(append(args, "--"+flag)...)
+				require.Equal(t, 2, r.code, flag)
+				require.Contains(t, r.errors, "add "+whole+": it is replaced as a whole")
+			}
+		}
+	}
+	require.Nil(t, w.asked)
+}
+
+// TestUpdateSendsWhatIsGiven: each flag is in the request, and nothing else.
+func TestUpdateSendsWhatIsGiven(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.furnish()
+	w.set(func() { w.groups[0].Owner = "uid-1" })
+	for flags, want := range map[string]*apiv1.UpdateGroupRequest{
+		"":                             {},
+		"--dry-run --size 0":           {DryRun: true, Size: proto.Int32(0)},
+		"--remove-first a,b":           {RemoveFirst: []string{"a", "b"}},
+		"--drain-timeout 0s":           {DrainTimeout: durationpb.New(0)},
+		"--load-balancer a,b":          {LoadBalancers: &apiv1.Strings{Values: []string{"a", "b"}}},
+		"--subnet-pool edge":           {SubnetPool: proto.String("edge")},
+		"--order cheapest":             {Order: "cheapest"},
+		"--owner uid-2":                {Owner: "uid-2"},
+		"--owner=":                     {Owner: "uid-1", Release: true},
+		"--warm-pool 0":                {WarmPool: &apiv1.WarmPool{Return: proto.Bool(true)}},
+		"--spread-by zone":             {Spread: &apiv1.Spread{By: "zone"}},
+		"--halt-after 0":               {Rollout: &apiv1.Rollout{HaltAfter: proto.Int32(0)}},
+		"--instance-type=":             {InstanceTypes: &apiv1.Strings{}},
+		"--market spot":                {Market: &apiv1.Market{Type: "spot"}},
+		"--on-drain-timeout wait":      {OnDrainTimeout: "wait"},
+		"--on-maintenance ignore":      {OnMaintenance: "ignore"},
+		"--on-rebalance cordon":        {OnRebalance: "cordon"},
+		"--on-reclaim cordon":          {OnReclaim: "cordon"},
+		"--protect":                    {Protect: proto.Bool(true)},
+		"--template other":             {Template: proto.String("other")},
+		"--size 1 --template vm -y":    {Size: proto.Int32(1), Template: proto.String("vm")},
+		"--max-surge 1 --min-ready 1s": {Rollout: &apiv1.Rollout{MaxSurge: "1", MinReady: durationpb.New(time.Second)}},
+		"--market spot --fallback none --fallback-window 1m": {Market: &apiv1.Market{Type: "spot", FallbackWhen: &apiv1.ReclaimLimit{Window: durationpb.New(time.Minute)}}},
+		"--warm-pool 2 --warm-mode hibernated --warm-max-age 24h --warm-once": {
+			WarmPool: &apiv1.WarmPool{Size: 2, Mode: "hibernated", MaxAge: durationpb.New(24 * time.Hour), Return: proto.Bool(false)}},
+	} {
+		want.Tenant, want.Group = "blue", "db" // the tenant is found by the name
+		r := w.run(append([]string{"group", "update", "db"}, strings.Fields(flags)...)...)
+		require.Zero(t, r.code, "%s: %s", flags, r.errors)
+		same(t, want, w.asked)
+	}
+	w.web(func(g *apiv1.Group) { g.Size = 3 })
+	require.Equal(t, 2, w.run("group", "update", "web", "--size", "1", "--template", "vm").code, "fewer members are asked about")
 }
 
 func TestGroupUpdate(t *testing.T) {
@@ -151,4 +214,8 @@ func TestInstanceCreate(t *testing.T) {
 	require.Contains(t, r.out, "would be made")
 	require.Equal(t, string(webA), w.asked.(*apiv1.CreateInstanceRequest).GetId())
 	require.Equal(t, 3, w.run("instance", "create", "nobody").code)
+	require.Zero(t, w.run("instance", "create", "db", "--id", string(webA), "--dry-run").code)
+	got := w.asked.(*apiv1.CreateInstanceRequest)
+	require.Equal(t, "blue", got.GetTenant(), "of the group that has the name")
+	require.True(t, got.GetDryRun())
 }

@@ -86,6 +86,7 @@ type world struct {
 	refusals  []error       // of the next calls of RotateKey
 	requests  []proto.Message
 	rates     []*apiv1.InterruptionRate
+	change    func(*apiv1.Credential) // of each certificate that is given
 }
 
 func newWorld(t testing.TB) *world {
@@ -144,9 +145,13 @@ func (w *world) issue(key ed25519.PublicKey, role nstance.Role, at time.Time) []
 func (w *world) credential(der []byte) *apiv1.Credential {
 	certs, err := pki.ParseCertificates(pki.MarshalCertificates(der))
 	require.NoError(w.t, err)
-	return wire.Credential(nstance.Credential{
+	out := wire.Credential(nstance.Credential{
 		Chain: [][]byte{der}, Roots: [][]byte{w.keys.Identity.Certificate()}, Serial: pki.SerialOf(certs[0]), NotAfter: certs[0].NotAfter,
 	})
+	if w.change != nil {
+		w.change(out)
+	}
+	return out
 }
 
 // unary fails a call as the test asks, and classifies errors as a server does.

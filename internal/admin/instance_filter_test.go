@@ -4,11 +4,14 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/version"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
@@ -46,12 +49,43 @@ func TestInstancesAreChosen(t *testing.T) {
 	require.Less(t, len(ids("--state", "ready")), len(all))
 	require.Equal(t, []string{string(webA)}, ids("-l", "market=spot", "-l", "zone=eu-central-1a", "-l", "version=0.3.0", "--state", "ready", "--group", "web"))
 	require.ElementsMatch(t, all, ids("--sort", "age"))
+	require.Empty(t, ids("-l", "market=spot", "-l", "zone=nowhere"), "all labels")
+	for _, tenant := range []string{"default", "blue"} {
+		for _, i := range messages[apiv1.Instance](t, w.run("instance", "list", "-o", "json", "--tenant", tenant)) {
+			require.Equal(t, tenant, i.GetTenant())
+		}
+	}
+	require.Equal(t, 3, w.run("instance", "list", "--group", "wbe").code, "a mistyped name")
 	for args, says := range map[string]string{
 		"--state redy": `did you mean "ready"?`, "-l markt=spot": `did you mean "market"?`, "--sort size": "use id, age, state, group, report",
 	} {
 		r := w.run(append([]string{"instance", "list"}, strings.Fields(args)...)...)
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.errors, says)
+	}
+}
+
+// TestOrderOfInstances: what is latest is first, and the ID decides between equals.
+func TestOrderOfInstances(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := time.Now()
+	add := func(id nstance.InstanceID, group, state string, age, report time.Duration) {
+		w.instances[string(id)] = &apiv1.Instance{
+			Id: string(id), Tenant: "default", Group: group, State: state, CreatedAt: wire.Time(now.Add(-age)), LastReportAt: wire.Time(now.Add(-report)),
+		}
+	}
+	add(webA, "web", "ready", 3*time.Hour, 2*time.Minute)
+	add(webB, "web", "booting", time.Hour, 3*time.Minute)
+	add(dbA, "db", "ready", 3*time.Hour, time.Minute)
+	for by, want := range map[string][]nstance.InstanceID{
+		"id": {dbA, webA, webB}, "age": {webB, dbA, webA}, "report": {dbA, webA, webB}, "state": {webB, dbA, webA}, "group": {dbA, webA, webB},
+	} {
+		var got []nstance.InstanceID
+		for _, i := range messages[apiv1.Instance](t, w.run("instance", "list", "-o", "json", "--sort", by)) {
+			got = append(got, nstance.InstanceID(i.GetId()))
+		}
+		require.Equal(t, want, got, by)
 	}
 }
 

@@ -99,6 +99,9 @@ func TestClusterRotate(t *testing.T) {
 	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
 		w := newWorld(t)
+		before := w.saved()
+		require.Zero(t, w.run("cluster", "rotate", "identity", "--step", "activate", "--dry-run").code)
+		require.Equal(t, before, w.saved())
 		require.Zero(t, w.run("cluster", "rotate", "identity", "--step", "finish", "--dry-run").code)
 		require.Empty(t, w.done())
 	})
@@ -106,6 +109,9 @@ func TestClusterRotate(t *testing.T) {
 		w := newWorld(t)
 		require.Equal(t, 2, w.run("cluster", "rotate", "identity", "--step", "finish").code)
 		require.Equal(t, 2, w.run("cluster", "rotate", "identity", "--watch").code)
+		r := w.run("cluster", "rotate", "identity", "--step", "finish", "--force")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "machines are replaced")
 		require.Empty(t, w.done())
 	})
 	t.Run("a step that must wait is a conflict", func(t *testing.T) {

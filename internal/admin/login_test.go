@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"os"
@@ -13,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/operatorapi"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -82,16 +86,21 @@ func TestLogin(t *testing.T) {
 		require.Zero(t, w.login(dir, again).code)
 		require.Zero(t, run(t, strings.NewReader(""), nil, "status", "--identity", dir).code)
 	})
-	t.Run("not over the identity of another shard", func(t *testing.T) {
-		other := w.identity(time.Now())
-		other.Shard = "eu1b"
-		require.NoError(t, admin.SaveIdentity(dir, other))
-		again := w.nonce(func(c *keyring.Claims) { c.JTI = "another-one-0123" })
-		r := w.login(dir, again)
-		require.Equal(t, 6, r.code)
-		require.Contains(t, r.errors, "shard eu1b of cluster prod")
-		require.Zero(t, w.login(dir, again, "--yes").code)
-	})
+	for what, change := range map[string]func(*admin.Identity){
+		"shard eu1b of cluster prod": func(id *admin.Identity) { id.Shard = "eu1b" },
+		"shard eu1a of cluster test": func(id *admin.Identity) { id.Cluster = "test" },
+	} {
+		t.Run("not over the identity for "+what, func(t *testing.T) {
+			other := w.identity(time.Now())
+			change(&other)
+			require.NoError(t, admin.SaveIdentity(dir, other))
+			again := w.nonce(func(c *keyring.Claims) { c.JTI = rand.Text() })
+			r := w.login(dir, again)
+			require.Equal(t, 6, r.code)
+			require.Contains(t, r.errors, what)
+			require.Zero(t, w.login(dir, again, "--yes").code)
+		})
+	}
 }
 
 // TestLoginWithoutOperatorAddress: registration works, and the address that every later
@@ -155,6 +164,8 @@ func TestLoginRefuses(t *testing.T) {
 		"a nonce of another key":    {other.nonce(nil), nil, 4, "unknown key"},
 		"a server that is not ours": {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
 		"a bad address":             {w.nonce(nil), []string{"--operator-addr", "http://x"}, 2, "not an address"},
+		"a port that is none":       {w.nonce(nil), []string{"--operator-addr", "host:65536"}, 2, "not an address"},
+		"too much":                  {w.nonce(nil) + strings.Repeat("\n", operatorapi.MaxNonce), nil, 2, "too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -167,6 +178,109 @@ func TestLoginRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unusable are certificates that no server should give.
+func (w *world) unusable() map[string]func(*apiv1.Credential) {
+	return map[string]func(*apiv1.Credential){
+		"without an authority": func(c *apiv1.Credential) { c.Roots = nil },
+		"for another key":      func(c *apiv1.Credential) { c.Chain = w.identity(time.Now()).Chain },
+		"of an agent": func(c *apiv1.Credential) {
+			certs, err := pki.ParseCertificates(pki.MarshalCertificates(c.GetChain()...))
+			require.NoError(w.t, err)
+			issued, err := w.keys.Identity.Issue(keyring.Template{
+				Subject: string(webA), Tenant: nstance.DefaultTenant, Role: nstance.RoleAgent, Key: certs[0].PublicKey.(ed25519.PublicKey), Lifetime: time.Hour, Now: time.Now(),
+			})
+			require.NoError(w.t, err)
+			c.Chain = [][]byte{issued.Certificate}
+		},
+	}
+}
+
+// TestFailedLoginKeepsIdentity: the identity that is there stays in use until another one has
+// been given, and is fit to take its place.
+func TestFailedLoginKeepsIdentity(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := w.saved()
+	nonce := w.nonce(nil)
+	for name, change := range w.unusable() {
+		t.Run(name, func(t *testing.T) {
+			w.set(func() { w.change = change })
+			defer w.set(func() { w.change = nil })
+			r := w.login(w.dir, nonce)
+			require.NotZero(t, r.code)
+			require.Contains(t, r.errors, "the server sent")
+			require.Equal(t, old, w.saved())
+		})
+	}
+	require.Equal(t, 4, w.login(w.dir, newWorld(t).nonce(nil)).code, "refused")
+	require.Equal(t, old, w.saved())
+	require.Zero(t, w.login(w.dir, nonce).code)
+	require.NotEqual(t, old, w.saved())
+}
+
+// TestIdentityIsNoMixture: what cannot be written as a whole leaves no identity, rather than
+// parts of two.
+func TestIdentityIsNoMixture(t *testing.T) {
+	t.Parallel()
+	for name, save := range map[string]func(w *world) error{
+		"login": func(w *world) error {
+			_, err := admin.Login(w.t.Context(), w.dir, &admin.LoginOptions{
+				Nonce: w.nonce(nil), CA: w.keys.Identity.CertPEM(), Registration: []string{w.registration}, Servers: []string{w.operator},
+			})
+			return err
+		},
+		"save": func(w *world) error { return admin.SaveIdentity(w.dir, w.identity(time.Now())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			roots := filepath.Join(w.dir, "ca.pem")
+			require.NoError(t, os.Remove(roots))
+			require.NoError(t, os.MkdirAll(filepath.Join(roots, "in the way"), 0o700))
+			require.Error(t, save(w))
+			_, err := admin.LoadIdentity(w.dir)
+			require.ErrorIs(t, err, nstance.Denied, "not logged in")
+		})
+	}
+}
+
+// TestLoginAsksNoFurther: a refusal is final, and the leader that a standby names is asked
+// once.
+func TestLoginAsksNoFurther(t *testing.T) {
+	t.Parallel()
+	first := newWorld(t)
+	second := newWorldWith(t, first.keys)
+	asked := func() (n [2]int) {
+		for i, w := range []*world{first, second} {
+			w.set(func() { n[i] = w.asks["RegisterOperator"] })
+		}
+		return n
+	}
+	login := func() result {
+		return first.login(t.TempDir(), first.nonce(nil), "--registration", second.registration)
+	}
+	first.set(func() { first.fail["RegisterOperator"] = nstance.Errorf(nstance.Denied, "nonce was revoked") })
+	require.Equal(t, 4, login().code)
+	require.Equal(t, [2]int{1, 0}, asked())
+
+	standby := &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead", Leader: second.operator, LeaderRegistration: second.registration}
+	first.set(func() { first.fail["RegisterOperator"] = standby })
+	second.set(func() {
+		second.fail["RegisterOperator"] = nstance.Errorf(nstance.Unavailable, "no leader at the moment")
+	})
+	r := login()
+	require.Equal(t, 5, r.code, r.errors)
+	require.Equal(t, [2]int{2, 1}, asked())
+
+	second.set(func() { delete(second.fail, "RegisterOperator") })
+	dir := t.TempDir()
+	r = first.login(dir, first.nonce(nil))
+	require.Zero(t, r.code, r.errors)
+	require.Equal(t, [2]int{3, 2}, asked(), "the leader is not on the command line")
+	id, err := admin.LoadIdentity(dir)
+	require.NoError(t, err)
+	require.Contains(t, id.Servers, second.operator)
 }
 
 func TestDefaultsOfAddresses(t *testing.T) {

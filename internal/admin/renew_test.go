@@ -78,6 +78,18 @@ func TestRenewal(t *testing.T) {
 		require.Equal(t, next, w.saved().Key, "the next attempt has the same key, so that the server knows it again")
 		w.done()
 	})
+	for name, change := range w.unusable() {
+		t.Run("a certificate "+name+" does not replace the old one", func(t *testing.T) {
+			old := w.ageing(17 * time.Hour)
+			w.set(func() { w.change = change })
+			defer w.set(func() { w.change = nil })
+			r := w.run("status")
+			require.Zero(t, r.code, r.errors)
+			require.Contains(t, r.errors, "warning: certificate not renewed")
+			require.Equal(t, old, w.saved())
+			w.done()
+		})
+	}
 	t.Run("a crash before the last step does not stop the next one", func(t *testing.T) {
 		old := w.ageing(17 * time.Hour)
 		require.NoError(t, pki.SaveKey(filepath.Join(w.dir, "key.next.pem"), old.Key))

@@ -6,10 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 func (d *depot) secret(stdin string, args ...string) result {
@@ -103,6 +105,71 @@ func TestSecret(t *testing.T) {
 	require.JSONEq(t, `{"name":"db","action":"delete","dry_run":false}`, r.out)
 	require.Contains(t, d.secret("", "list").out, "no secrets")
 	require.Equal(t, 3, d.secret("", "delete", "db", "--yes").code)
+}
+
+// TestSecretMeanwhile: what another process does between the look at a secret and its change
+// is not undone, and what cannot be read is not taken for absent.
+func TestSecretMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	key := layout.SecretKey("db")
+	for name, c := range map[string]struct {
+		there  string // before; empty: nothing
+		args   []string
+		fault  storagetest.Fault
+		change string // of another process, at the fault; empty: it deletes the secret
+		code   int
+		want   string // after; empty: nothing
+	}{
+		"stored":             {"", []string{"put", "db"}, storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true}, "theirs", 6, "theirs"},
+		"replaced":           {"old", []string{"put", "db", "--yes"}, storagetest.Fault{Op: storagetest.PutIfMatch, Pass: true}, "theirs", 6, "theirs"},
+		"replaced, a delete": {"old", []string{"delete", "db", "--yes"}, storagetest.Fault{Op: storagetest.Delete, Pass: true}, "theirs", 6, "theirs"},
+		"deleted, a delete":  {"old", []string{"delete", "db", "--yes"}, storagetest.Fault{Op: storagetest.Delete, Pass: true}, "", 0, ""},
+		"keys unreadable":    {"old", []string{"put", "db", "--yes"}, storagetest.Fault{Op: storagetest.Get, Prefix: layout.SecretKey("nonce.key")}, "old", 5, "old"},
+		"secret unreadable":  {"old", []string{"put", "db", "--yes"}, storagetest.Fault{Op: storagetest.Get, Prefix: key}, "old", 5, "old"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			beneath := storage.NewMemory()
+			set := func(text string) {
+				obj, err := beneath.Get(t.Context(), key)
+				data, serr := d.box().Seal("db", []byte(text))
+				require.NoError(t, serr)
+				switch {
+				case err == nil && text == "":
+					err = beneath.DeleteIfMatch(t.Context(), key, obj.Version)
+				case err == nil:
+					_, err = beneath.PutIfMatch(t.Context(), key, data, obj.Version)
+				default:
+					_, err = beneath.PutIfAbsent(t.Context(), key, data)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if c.there != "" {
+				set(c.there)
+			}
+			if c.fault.Prefix == "" {
+				c.fault.Prefix = key
+			}
+			if c.fault.Pass {
+				c.fault.Do = func() { set(c.change) }
+			}
+			faulty := storagetest.NewFaulty(beneath)
+			faulty.Inject(c.fault)
+			r := runOn(t, faulty, "mine", d.env, append([]string{"secret"}, c.args...)...)
+			require.Equal(t, c.code, r.code, r.errors)
+			obj, err := beneath.Get(t.Context(), key)
+			if c.want == "" {
+				require.ErrorIs(t, err, nstance.NotFound)
+				return
+			}
+			require.NoError(t, err)
+			data, err := d.box().Open("db", obj.Data)
+			require.NoError(t, err)
+			require.Equal(t, c.want, string(data))
+		})
+	}
 }
 
 // A key that seals no more is replaced by storing the same again.

@@ -101,6 +101,7 @@ func TestPace(t *testing.T) {
 		"asks for three seconds":  {503, "3", []time.Duration{0, 3 * s, 6 * s, 10 * s, 18 * s}},
 		"asks for the past":       {503, "-3", []time.Duration{0, s, 3 * s, 7 * s, 15 * s}},
 		"asks for a day":          {503, "86400", []time.Duration{0, 60 * s, 120 * s, 180 * s, 240 * s}},
+		"asks for ages":           {503, "9223372036854775807", []time.Duration{0, 60 * s, 120 * s, 180 * s, 240 * s}},
 		"asks for a distant date": {503, "Fri, 31 Dec 2077 23:59:59 GMT", []time.Duration{0, 60 * s, 120 * s, 180 * s, 240 * s}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func TestGatheringHasAnEnd(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	r := newReceiver(t, nil)
 	end := r.endpoint()
-	end.Headers = map[string]string{"X-Team": "platform"}
+	end.Headers = map[string]string{"X-Team": "platform", webhook.IDHeader: "mine", webhook.TimestampHeader: "1"}
 	end.SecretHeaders = map[string]string{"Authorization": "pager"}
 	broken := r.endpoint()
 	broken.SecretHeaders = map[string]string{"Authorization": "two\nlines"}
@@ -99,6 +99,8 @@ func TestHeaders(t *testing.T) {
 	g.sender.Event(noticed(1))
 	got := r.next(t)
 	require.Equal(t, "platform", got.header.Get("X-Team"))
+	require.Equal(t, "prod/eu1a/7/1", got.header.Get(webhook.IDHeader), "what the sender says of itself")
+	require.NotEqual(t, "1", got.header.Get(webhook.TimestampHeader))
 	require.Equal(t, "key of pager", got.header.Get("Authorization"))
 	require.Equal(t, "chat sent", g.result())
 	require.Empty(t, g.log.String())

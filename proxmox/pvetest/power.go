@@ -2,6 +2,7 @@ package pvetest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -104,12 +105,18 @@ func (p *powerSwitch) stop(r *call) (any, error) {
 	}}), nil
 }
 
+// shutdown fails for a guest that ignores it, unless the machine is to be stopped then
+// (qemu-server, QemuServer.pm _do_vm_stop).
 func (p *powerSwitch) shutdown(r *call) (any, error) {
 	v, err := p.machine(r)
 	if err != nil {
 		return nil, err
 	}
+	forced := r.flag("forceStop")
 	return p.tasks.begin(r.vmTask(v, "qmshutdown"), step{p.o.Delays.Stop, func() error {
+		if v.running && v.ignoresShutdown && !forced {
+			return errors.New("VM quit/powerdown failed - got timeout")
+		}
 		p.fleet.halt(v)
 		return nil
 	}}), nil

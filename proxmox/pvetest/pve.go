@@ -306,6 +306,13 @@ func (c *Cloud) SetRunning(vmid int) {
 	v.show()
 }
 
+// IgnoreShutdown has a machine's guest do nothing when it is asked to power itself off.
+func (c *Cloud) IgnoreShutdown(vmid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fleet.vms[vmid].ignoresShutdown = true
+}
+
 // Config returns a machine's configuration, or nil if there is none.
 func (c *Cloud) Config(vmid int) map[string]string {
 	c.mu.Lock()

@@ -33,6 +33,8 @@ type vm struct {
 	devices  map[string]bool // PCI devices that it got with its last start, by path
 	boot     int             // counts starts, so that a late exit of an earlier one is recognised
 
+	ignoresShutdown bool
+
 	// What pvestatd knew when it last looked.
 	shownName     string
 	shownStatus   string

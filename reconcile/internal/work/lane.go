@@ -10,28 +10,36 @@ import (
 // never stands before one replacement. Each member has at most one step in a lane,
 // which bounds it.
 type Lane[T any] struct {
-	mu      sync.Mutex
-	members []T
-	wake    chan struct{}
-	width   int
+	mu        sync.Mutex
+	members   []T
+	submitted *sync.Cond // also when Run ends
+	width     int
 }
 
 // NewLane returns a lane that runs up to width steps at a time.
 func NewLane[T any](width int) *Lane[T] {
-	return &Lane[T]{wake: make(chan struct{}, 1), width: width}
+	l := &Lane[T]{width: width}
+	l.submitted = sync.NewCond(&l.mu)
+	return l
 }
 
 // Submit has the next step of a member run.
 func (l *Lane[T]) Submit(m T) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.members = append(l.members, m)
-	l.mu.Unlock()
-	l.signal()
+	l.submitted.Signal()
 }
 
 // Run performs steps until ctx ends, then drops what has not begun and waits for the
 // rest.
 func (l *Lane[T]) Run(ctx context.Context, perform func(context.Context, T)) {
+	stop := context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.submitted.Broadcast()
+	})
+	defer stop()
 	var wg sync.WaitGroup
 	for range l.width {
 		wg.Go(func() {
@@ -48,27 +56,15 @@ func (l *Lane[T]) Run(ctx context.Context, perform func(context.Context, T)) {
 }
 
 func (l *Lane[T]) take(ctx context.Context) (member T, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for ctx.Err() == nil {
-		l.mu.Lock()
 		if len(l.members) > 0 {
 			m := l.members[0]
 			l.members = l.members[1:]
-			l.mu.Unlock()
-			l.signal()
 			return m, true
 		}
-		l.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-l.wake:
-		}
+		l.submitted.Wait()
 	}
 	return member, false
-}
-
-func (l *Lane[T]) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
 }
