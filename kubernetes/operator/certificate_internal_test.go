@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -37,6 +38,7 @@ type secretStore struct {
 
 	mu     sync.Mutex
 	byName map[string]*corev1.Secret
+	fail   error // of the next Get
 }
 
 func (s *secretStore) Scheme() *runtime.Scheme { return s.scheme }
@@ -44,6 +46,10 @@ func (s *secretStore) Scheme() *runtime.Scheme { return s.scheme }
 func (s *secretStore) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.fail; err != nil {
+		s.fail = nil
+		return err
+	}
 	stored, out := s.byName[key.Name], obj.(*corev1.Secret)
 	if stored == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
@@ -238,6 +244,35 @@ func TestRequestedRenewal(t *testing.T) {
 		return nstance.CodeOf(err) == nstance.Invalid // the key of the certificate that the connection has
 	}, "the renewed certificate is used")
 	require.Equal(t, renewed.Certificate(), r.stored().Certificate(), "once")
+}
+
+// TestUnreadIdentity: an identity that cannot be read, or understood, is one: it costs no nonce.
+func TestUnreadIdentity(t *testing.T) {
+	for name, hide := range map[string]func(r *certificateRig){
+		"cannot be read": func(r *certificateRig) {
+			r.secrets.fail = apierrors.NewInternalError(errors.New("etcdserver: leader changed"))
+		},
+		"may not be read": func(r *certificateRig) {
+			r.secrets.fail = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, identity.SecretName(r.nc), nil)
+		},
+		"is damaged": func(r *certificateRig) {
+			r.secrets.byName[identity.SecretName(r.nc)].Data["tls.crt"] = []byte("-----")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newCertificateRig(t, "a")
+			stored := r.secrets.byName[identity.SecretName(r.nc)].DeepCopy()
+			r.newNonce()
+			hide(r)
+			changed := r.secrets.byName[identity.SecretName(r.nc)].DeepCopy()
+			_, err := r.identity(t.Context(), r.nc)
+			require.Error(t, err)
+			require.Equal(t, changed.Data, r.secrets.byName[identity.SecretName(r.nc)].Data)
+			r.secrets.byName[identity.SecretName(r.nc)] = stored
+			_, err = r.identity(t.Context(), r.nc)
+			require.NoError(t, err)
+		})
+	}
 }
 
 // TestExpiredCertificate: it is replaced with a new nonce. Until then the conditions say that
