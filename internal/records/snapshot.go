@@ -175,11 +175,7 @@ func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents
 	if err := r.fence.allow(key, s.epoch); err != nil {
 		return err
 	}
-	head := snapshotHead{Header: NewHeader(max(s.epoch, r.fence.epoch)), Shard: r.shard, Records: len(all), Contents: contents}
-	apart := max(pageKeys, len(all)/(maxMarks+1)+1)
-	for i := apart - 1; i < len(all); i += apart {
-		head.Marks = append(head.Marks, all[i].key)
-	}
+	head := snapshotHead{NewHeader(max(s.epoch, r.fence.epoch)), r.shard, len(all), contents, marksOf(all)}
 	data, err := packSnapshot(head, all)
 	if err != nil {
 		return err
@@ -194,6 +190,14 @@ func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents
 		s.setKnown(v, head)
 	}
 	return err
+}
+
+func marksOf(all []keyedRecord) (marks []string) {
+	apart := max(pageKeys, len(all)/(maxMarks+1)+1)
+	for i := apart - 1; i < len(all); i += apart {
+		marks = append(marks, all[i].key)
+	}
+	return marks
 }
 
 func packSnapshot(head snapshotHead, all []keyedRecord) ([]byte, error) {

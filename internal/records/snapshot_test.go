@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"io"
 	"iter"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -414,14 +412,6 @@ func FuzzSnapshot(f *testing.F) {
 
 // TestMarks: what lies between the marks of a snapshot is listed at the same time.
 func TestMarks(t *testing.T) {
-	marks := func(t *testing.T, b recordsTest) []string {
-		obj, err := b.mem.Get(t.Context(), snapshotKey)
-		require.NoError(t, err)
-		head, _, _ := strings.Cut(unzipped(t, obj.Data), "\n")
-		var v struct{ Marks []string }
-		require.NoError(t, json.Unmarshal([]byte(head), &v))
-		return v.Marks
-	}
 	filled := func(t *testing.T, n int) recordsTest {
 		b := newBed()
 		for i := range n {
@@ -433,32 +423,6 @@ func TestMarks(t *testing.T) {
 		_, err := b.recs.SaveSnapshot(t.Context())
 		require.NoError(t, err)
 		return b.next(8)
-	}
-	for name, c := range map[string]struct{ records, marks int }{
-		"none for what one answer has":                     {998, 0},
-		"the last key is one, for what has come since":     {999, 1},
-		"no more than one answer of the store apart":       {2500, 2},
-		"evenly apart, and few, where there are very many": {16_500, 15},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() && c.records > 10_000 {
-				t.Skip("slow under the race detector")
-			}
-			b := filled(t, c.records)
-			got := marks(t, b)
-			require.Len(t, got, c.marks)
-			require.True(t, slices.IsSorted(got))
-			var all []string
-			for e, err := range b.mem.List(t.Context(), layout.InstancePrefix(shard), "") {
-				require.NoError(t, err)
-				all = append(all, e.Key)
-			}
-			for i, mark := range got {
-				at, known := slices.BinarySearch(all, mark)
-				require.True(t, known)
-				require.Equal(t, (i+1)*max(999, c.records/16+1), at+1)
-			}
-		})
 	}
 	bubble(t, "the pages of the listing are waited for at once", func(t *testing.T) {
 		b := filled(t, 2500)

@@ -1,10 +1,16 @@
 package operator
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -12,6 +18,8 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
+	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/shards"
 )
 
 // machines has a shard have so many ready machines, of which the operator knows.
@@ -118,4 +126,93 @@ func TestRemovedShardDrains(t *testing.T) {
 			require.True(t, ok, "its nodes stay as they are")
 		})
 	}
+}
+
+// TestWhenRenewed: a server can have the certificate renewed earlier, and not later. Of several
+// requests the earliest counts.
+func TestWhenRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: shards.Identity{RenewAt: start.Add(time.Hour)}}
+		require.Equal(t, start.Add(time.Hour), fl.renewAt())
+		fl.renewWithin(10 * time.Hour)
+		require.Equal(t, start.Add(time.Hour), fl.renewAt())
+		fl.renewWithin(time.Hour)
+		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
+		fl.renewWithin(90 * time.Minute)
+		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
+	})
+}
+
+// TestConnectionIsTold: each change of a connection once, a refusal that is repeated too. The time is
+// that of the last change.
+func TestConnectionIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used := shards.Identity{Chain: [][]byte{[]byte("used")}}
+		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: used, shards: map[string]*connection{}}
+		c := &connection{Shard: shards.New(shards.Options{}), status: infrav1.ShardStatus{Name: "a", Connected: new(bool)}}
+		told := 0
+		fl.fleets.onClusterChanged(func(client.ObjectKey) { told++ })
+		refusal := &shards.Refusal{Certificate: used.Certificate(), Err: errors.New("revoked")}
+		change := func(connected bool, why error, want int) {
+			t.Helper()
+			<-time.After(time.Minute)
+			fl.connectionChanged(c, connected, why)
+			require.Equal(t, want, told)
+		}
+		change(true, nil, 1)
+		since := c.status.LastChange
+		change(true, nil, 1)
+		require.Equal(t, since, c.status.LastChange)
+		change(false, refusal, 2)
+		require.NotEqual(t, since, c.status.LastChange)
+		since = c.status.LastChange
+		change(false, refusal, 2)
+		change(false, errors.New(strings.Repeat("x", 5000)), 3)
+		require.Len(t, c.status.Message, 1024, "the API server takes no longer one")
+		require.Equal(t, since, c.status.LastChange)
+	})
+}
+
+// TestAccessIsTold: refused credentials count at once, and what is wrong is as it is now.
+func TestAccessIsTold(t *testing.T) {
+	a := newNodeAccess()
+	var told []bool
+	a.changed = func(reached bool) { told = append(told, reached) }
+	a.record(errors.New("no route to host"))
+	require.Contains(t, a.condition().Message, "no route to host", "the first answer counts")
+	told = nil
+	a.record(nil)
+	require.Equal(t, []bool{true}, told)
+	a.record(errors.New("connection refused"))
+	require.True(t, a.reached(), "it may restart")
+	a.record(nil)
+	a.record(apierrors.NewUnauthorized("expired"))
+	require.Equal(t, []bool{true, false}, told)
+	a.record(apierrors.NewServiceUnavailable("starting"))
+	require.Contains(t, a.condition().Message, "starting", "the latest")
+	require.Equal(t, []bool{true, false, false}, told, "another reason")
+	a.record(apierrors.NewServiceUnavailable("starting, still"))
+	require.Len(t, told, 3, "other words")
+	a.record(nil)
+	require.Equal(t, []bool{true, false, false, true}, told)
+
+	a.read = func(context.Context) ([]byte, error) { return nil, nil }
+	a.use = func([]byte) (bool, error) { return false, errors.New("no kubeconfig") }
+	a.reread(t.Context())
+	require.Contains(t, a.condition().Message, "is not used")
+	a.use = func([]byte) (bool, error) { return true, nil }
+	require.True(t, a.reread(t.Context()))
+	require.Empty(t, a.condition().Message)
+}
+
+// TestRereadsKubeconfig: one that works is looked at every ten minutes: a server that is replaced
+// need not refuse anything.
+func TestRereadsKubeconfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newAccessRig(t, 100*time.Hour)
+		defer r.stop()
+		pass(time.Hour)
+		require.InDelta(t, 6, r.readings(), 1)
+	})
 }

@@ -2,11 +2,8 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,9 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,10 +19,8 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
-	"github.com/nstance-go/nstance/kubernetes/internal/memkube"
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
 	"github.com/nstance-go/nstance/kubernetes/internal/shards"
-	"github.com/nstance-go/nstance/kubernetes/nodedrain"
 )
 
 // recorder is an API server that takes every patch, and lists SpotProtections and rules.
@@ -489,206 +482,4 @@ func TestSurgesAskedFor(t *testing.T) {
 	d.Deadline = now.Add(-time.Hour)
 	d.StartedAt = d.Deadline.Add(-leastSurge + time.Second)
 	require.False(t, s.waits(d, pod, d.StartedAt), "no pod is ready within that time")
-}
-
-// machinesWithRules are Machines of instances, with MachineDrainRules.
-type machinesWithRules struct {
-	client.Reader
-	rules   []clusterv1.MachineDrainRule
-	machine *clusterv1.Machine
-	err     error // of Machines
-}
-
-func (m machinesWithRules) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	switch l := list.(type) {
-	case *infrav1.NstanceMachineList:
-		l.Items = []infrav1.NstanceMachine{{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "NstanceMachinePool", Name: "p"}, {Kind: "Machine", Name: "m"}}}}}
-	case *clusterv1.MachineDrainRuleList:
-		l.Items = append(l.Items, m.rules...)
-	}
-	return nil
-}
-
-func (m machinesWithRules) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
-	if m.err != nil {
-		return m.err
-	}
-	if key.Name != "m" {
-		return apierrors.NewNotFound(corev1.Resource("machines"), key.Name)
-	}
-	m.machine.DeepCopyInto(obj.(*clusterv1.Machine))
-	return nil
-}
-
-// TestDrainRules: the first rule by name that selects cluster, Machine and pod decides. One that makes
-// no sense selects nothing. A rule is asked for before surges.
-func TestDrainRules(t *testing.T) {
-	rule := func(name string, behavior clusterv1.MachineDrainRuleDrainBehavior, change func(*clusterv1.MachineDrainRule)) clusterv1.MachineDrainRule {
-		r := clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.MachineDrainRuleSpec{Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: behavior}}}
-		if change != nil {
-			change(&r)
-		}
-		return r
-	}
-	const skip, waits, drains = clusterv1.MachineDrainRuleDrainBehaviorSkip, clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted, clusterv1.MachineDrainRuleDrainBehaviorDrain
-	ordered := func(r *clusterv1.MachineDrainRule) { r.Spec.Drain.Order = ptr.To[int32](7) }
-	selecting := func(machine, cluster *metav1.LabelSelector) func(*clusterv1.MachineDrainRule) {
-		return func(r *clusterv1.MachineDrainRule) {
-			r.Spec.Machines = []clusterv1.MachineDrainRuleMachineSelector{{Selector: machine, ClusterSelector: cluster}}
-		}
-	}
-	label := func(value string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{"x": value}}
-	}
-	wrong := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Sounds"}}}
-	for name, c := range map[string]struct {
-		rules []clusterv1.MachineDrainRule
-		want  nodedrain.Rule
-	}{
-		"none":                       {nil, nodedrain.Rule{}},
-		"the first by name":          {[]clusterv1.MachineDrainRule{rule("b", waits, nil), rule("a", skip, nil)}, nodedrain.Rule{Behavior: nodedrain.Skip}},
-		"completion":                 {[]clusterv1.MachineDrainRule{rule("b", waits, nil)}, nodedrain.Rule{Behavior: nodedrain.WaitCompleted}},
-		"an order":                   {[]clusterv1.MachineDrainRule{rule("b", drains, ordered)}, nodedrain.Rule{Order: 7}},
-		"Machine and cluster":        {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("machine"), label("cluster")))}, nodedrain.Rule{Behavior: nodedrain.Skip}},
-		"another cluster":            {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("machine"), label("other")))}, nodedrain.Rule{}},
-		"another Machine":            {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("other"), label("cluster")))}, nodedrain.Rule{}},
-		"a selector without sense":   {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(wrong, nil))}, nodedrain.Rule{}},
-		"the first one that selects": {[]clusterv1.MachineDrainRule{rule("a", skip, selecting(label("other"), nil)), rule("b", drains, ordered)}, nodedrain.Rule{Order: 7}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			nodes, err := kubernetes.NewForConfig(memkube.New().Config())
-			require.NoError(t, err)
-			objects := machinesWithRules{rules: c.rules, machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "machine"}}}}
-			told := 0
-			n := newManagedNodes(objects, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "cluster"}}}, nodes, newSurges(func() { told++ }))
-			cluster, _ := surged()
-			pod := &cluster.pods[0]
-			d := nstance.Drain{Instance: "i", StartedAt: time.Now(), Deadline: time.Now().Add(time.Hour)}
-			got, err := n.Rule(t.Context(), d, nil, pod)
-			require.NoError(t, err)
-			require.Equal(t, c.want, got)
-			pod.Annotations[infrav1.AnnotationHandOff] = "true"
-			got, err = n.Rule(t.Context(), d, nil, pod)
-			require.NoError(t, err)
-			left := c.want.Behavior == nodedrain.Evict
-			require.Equal(t, left, told == 1)
-			if left {
-				c.want.Behavior = nodedrain.WaitCompleted
-			}
-			require.Equal(t, c.want, got)
-		})
-	}
-}
-
-// TestUncordonOfDeleted: a node whose Machine is being deleted stays cordoned, and one of which that
-// cannot be told.
-func TestUncordonOfDeleted(t *testing.T) {
-	gone := &clusterv1.Machine{}
-	deleting(gone)
-	for name, c := range map[string]struct {
-		objects machinesWithRules
-		may     bool
-		failed  bool
-	}{
-		"it stays":        {machinesWithRules{machine: &clusterv1.Machine{}}, true, false},
-		"it is deleted":   {machinesWithRules{machine: gone}, false, false},
-		"there is none":   {machinesWithRules{err: apierrors.NewNotFound(corev1.Resource("machines"), "m")}, true, false},
-		"it is not known": {machinesWithRules{err: errors.New("no answer")}, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := &managedNodes{objects: c.objects, cluster: &clusterv1.Cluster{}}
-			may, err := n.MayUncordon(t.Context(), nstance.Drain{Instance: "i"}, nil)
-			require.Equal(t, c.failed, err != nil)
-			require.Equal(t, c.may, may || c.failed)
-		})
-	}
-}
-
-// TestWhenRenewed: a server can have the certificate renewed earlier, and not later. Of several
-// requests the earliest counts.
-func TestWhenRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: shards.Identity{RenewAt: start.Add(time.Hour)}}
-		require.Equal(t, start.Add(time.Hour), fl.renewAt())
-		fl.renewWithin(10 * time.Hour)
-		require.Equal(t, start.Add(time.Hour), fl.renewAt())
-		fl.renewWithin(time.Hour)
-		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
-		fl.renewWithin(90 * time.Minute)
-		require.Equal(t, start.Add(30*time.Minute), fl.renewAt())
-	})
-}
-
-// TestConnectionIsTold: each change of a connection once, a refusal that is repeated too. The time is
-// that of the last change.
-func TestConnectionIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		used := shards.Identity{Chain: [][]byte{[]byte("used")}}
-		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), identity: used, shards: map[string]*connection{}}
-		c := &connection{Shard: shards.New(shards.Options{}), status: infrav1.ShardStatus{Name: "a", Connected: new(bool)}}
-		told := 0
-		fl.fleets.onClusterChanged(func(client.ObjectKey) { told++ })
-		refusal := &shards.Refusal{Certificate: used.Certificate(), Err: errors.New("revoked")}
-		change := func(connected bool, why error, want int) {
-			t.Helper()
-			<-time.After(time.Minute)
-			fl.connectionChanged(c, connected, why)
-			require.Equal(t, want, told)
-		}
-		change(true, nil, 1)
-		since := c.status.LastChange
-		change(true, nil, 1)
-		require.Equal(t, since, c.status.LastChange)
-		change(false, refusal, 2)
-		require.NotEqual(t, since, c.status.LastChange)
-		since = c.status.LastChange
-		change(false, refusal, 2)
-		change(false, errors.New(strings.Repeat("x", 5000)), 3)
-		require.Len(t, c.status.Message, 1024, "the API server takes no longer one")
-		require.Equal(t, since, c.status.LastChange)
-	})
-}
-
-// TestAccessIsTold: refused credentials count at once, and what is wrong is as it is now.
-func TestAccessIsTold(t *testing.T) {
-	a := newNodeAccess()
-	var told []bool
-	a.changed = func(reached bool) { told = append(told, reached) }
-	a.record(errors.New("no route to host"))
-	require.Contains(t, a.condition().Message, "no route to host", "the first answer counts")
-	told = nil
-	a.record(nil)
-	require.Equal(t, []bool{true}, told)
-	a.record(errors.New("connection refused"))
-	require.True(t, a.reached(), "it may restart")
-	a.record(nil)
-	a.record(apierrors.NewUnauthorized("expired"))
-	require.Equal(t, []bool{true, false}, told)
-	a.record(apierrors.NewServiceUnavailable("starting"))
-	require.Contains(t, a.condition().Message, "starting", "the latest")
-	require.Equal(t, []bool{true, false, false}, told, "another reason")
-	a.record(apierrors.NewServiceUnavailable("starting, still"))
-	require.Len(t, told, 3, "other words")
-	a.record(nil)
-	require.Equal(t, []bool{true, false, false, true}, told)
-
-	a.read = func(context.Context) ([]byte, error) { return nil, nil }
-	a.use = func([]byte) (bool, error) { return false, errors.New("no kubeconfig") }
-	a.reread(t.Context())
-	require.Contains(t, a.condition().Message, "is not used")
-	a.use = func([]byte) (bool, error) { return true, nil }
-	require.True(t, a.reread(t.Context()))
-	require.Empty(t, a.condition().Message)
-}
-
-// TestRereadsKubeconfig: one that works is looked at every ten minutes: a server that is replaced
-// need not refuse anything.
-func TestRereadsKubeconfig(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newAccessRig(t, 100*time.Hour)
-		defer r.stop()
-		pass(time.Hour)
-		require.InDelta(t, 6, r.readings(), 1)
-	})
 }
