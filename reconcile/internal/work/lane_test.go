@@ -77,3 +77,17 @@ func TestLaneWidth(t *testing.T) {
 		require.Equal(t, begun, ended)
 	})
 }
+
+// TestIdleLaneEnds: none of the workers that wait for a step outlasts the end.
+func TestIdleLaneEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		l := work.NewLane[int](8)
+		var lane sync.WaitGroup
+		lane.Go(func() { l.Run(ctx, func(context.Context, int) {}) })
+		l.Submit(1)
+		synctest.Wait()
+		stop()
+		lane.Wait()
+	})
+}
