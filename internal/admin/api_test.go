@@ -303,11 +303,19 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 	}, nil
 }
 
+// endEarly ends a stream that has a deadline, as a server does whose clock is ahead.
+func endEarly(ctx context.Context) error {
+	if _, limited := ctx.Deadline(); limited {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
 	w.mu.Lock()
 	kick, err := w.kick, w.fail["WatchInstanceEvents"]
 	w.mu.Unlock()
-	if err != nil {
+	if err = cmp.Or(err, endEarly(stream.Context())); err != nil {
 		return wire.Status(err)
 	}
 	call := fmt.Sprintf("watch after=%t group=%q instance=%q", req.GetAfterSeq() != 0, req.GetGroup(), req.GetInstance())

@@ -21,6 +21,7 @@ import (
 const (
 	defaultTimeout = 30 * time.Second
 	lookTimeout    = 2 * time.Second // for finding out why a connection broke
+	noTimeout      = 0               // of streams
 )
 
 // A dialer connects to servers.
@@ -52,7 +53,7 @@ func (d dialer) unary(ctx context.Context, method string, req, reply any, conn *
 	return d.stderr.slow("waiting for "+addr, call)
 }
 
-// explain returns the domain error of a call. The server's own errors have a remedy;
+// explain returns the domain error of a call with that timeout. The server's own errors have a remedy;
 // errors of the connection get one here.
 func explain(addr string, timeout time.Duration, err error) error {
 	st, _ := status.FromError(err)
@@ -61,6 +62,9 @@ func explain(addr string, timeout time.Duration, err error) error {
 	}
 	switch st.Code() {
 	case codes.DeadlineExceeded:
+		if timeout == noTimeout {
+			break
+		}
 		return fault(nstance.Unavailable, err, "check that a server leads there, or allow more with --timeout",
 			fmt.Sprintf("%s did not answer within %s", addr, timeout))
 	case codes.Canceled:

@@ -62,6 +62,20 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 	}
 }
 
+// withLimit returns a context that is canceled for errLimit after that time. Streams
+// get no deadline: gRPC sends that to the server, which may end a stream by its own
+// clock before this side knows why.
+func withLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(limit, func() { cancel(errLimit) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+var errLimit = errors.New("the time limit is over")
+
 // errStop ends a watch whose receiver has stopped, errRenew one whose certificate is
 // to be renewed.
 var (
@@ -86,7 +100,7 @@ func (f *follower) watch(ctx context.Context, yield func(followMessage) bool) (a
 	}
 	stream, err := c.WatchInstanceEvents(ctx, f.req)
 	if err != nil {
-		return true, explain(c.addr, f.r.timeout, err)
+		return true, explain(c.addr, noTimeout, err)
 	}
 	var renewal *time.Timer
 	for {
@@ -99,7 +113,7 @@ func (f *follower) watch(ctx context.Context, yield func(followMessage) bool) (a
 			return true, nstance.Errorf(nstance.Unavailable, "%s ended the stream", c.addr)
 		}
 		if err != nil {
-			return true, explain(c.addr, f.r.timeout, err)
+			return true, explain(c.addr, noTimeout, err)
 		}
 		if r := msg.GetRenewal(); r != nil && renewal == nil {
 			renewal = time.AfterFunc(renewalDelay(r.GetWithin().AsDuration()), func() { cancel(errRenew) })

@@ -35,7 +35,7 @@ type groupMessage struct {
 func (g *groupWatch) open(ctx context.Context, c *client) (arrivals <-chan groupMessage, serve func(), err error) {
 	stream, err := c.WatchGroups(ctx, &apiv1.WatchGroupsRequest{AfterSeq: g.after, Group: g.name})
 	if err != nil {
-		return nil, nil, explain(c.addr, 0, err)
+		return nil, nil, explain(c.addr, noTimeout, err)
 	}
 	g.next = nil
 	out := make(chan groupMessage)
@@ -50,7 +50,7 @@ func forward(ctx context.Context, addr string, stream grpc.ServerStreamingClient
 		case errors.Is(err, io.EOF):
 			h.err = nstance.Errorf(nstance.Unavailable, "%s ended the stream", addr)
 		case err != nil:
-			h.err = explain(addr, 0, err)
+			h.err = explain(addr, noTimeout, err)
 		}
 		select {
 		case out <- h:

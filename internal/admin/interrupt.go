@@ -172,7 +172,7 @@ func (w *rehearsals) noteOf(id string) func(latency, what string) {
 
 // observe injects once the watch is open, and watches until everything has happened.
 func (w *rehearsals) observe(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, w.i.limit)
+	limited, cancel := withLimit(ctx, w.i.limit)
 	defer cancel()
 	for n, err := range w.r.follow(limited, &apiv1.WatchInstanceEventsRequest{Group: string(w.key.Group)}) {
 		switch {
@@ -189,7 +189,7 @@ func (w *rehearsals) observe(ctx context.Context) error {
 		if err == nil {
 			complete, err = w.checkComplete(limited)
 		}
-		if err != nil || complete {
+		if complete || err != nil && limited.Err() == nil {
 			return err
 		}
 	}

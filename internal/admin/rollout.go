@@ -77,15 +77,12 @@ type Rollout struct {
 	Group  groupDocument `json:"group"`
 }
 
-// errWaited ends a watch after its time limit.
-var errWaited = errors.New("--wait is over")
-
 // run returns nil when the rollout is done, or when ctx ends.
 func (w *rolloutWatch) run(ctx context.Context) error {
 	defer w.link.disconnect()
 	if w.limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, w.limit, errWaited)
+		ctx, cancel = withLimit(ctx, w.limit)
 		defer cancel()
 	}
 	for {
@@ -93,7 +90,7 @@ func (w *rolloutWatch) run(ctx context.Context) error {
 		switch {
 		case done:
 			return nil
-		case errors.Is(context.Cause(ctx), errWaited):
+		case errors.Is(context.Cause(ctx), errLimit):
 			return fault(nstance.Unavailable, nil, "repeat it to go on watching", fmt.Sprintf("the rollout is not done after %s", w.limit))
 		case ctx.Err() != nil:
 			return nil

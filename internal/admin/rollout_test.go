@@ -75,6 +75,9 @@ func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResp
 // WatchGroups sends every group again whenever the test has changed the
 // world, until it makes this server a standby.
 func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
+	if err := endEarly(stream.Context()); err != nil {
+		return err
+	}
 	w.did(fmt.Sprintf("watch groups %q after=%t", req.GetGroup(), req.GetAfterSeq() != 0))
 	if m := w.renewal(stream.Context()); m != nil {
 		if err := stream.Send(&apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Renewal{Renewal: m}}); err != nil {
