@@ -1,7 +1,10 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -463,6 +466,32 @@ func TestReconnect(t *testing.T) {
 			require.Equal(t, addrA, s.awaitSession().addr)
 			require.Equal(t, addrB, s.awaitSession().addr)
 			require.Equal(t, began, time.Now())
+		})
+	})
+	t.Run("a standby's end of the handshake is told, and the next address asked within a second", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.AgentAddrs = []string{addrA, addrB}
+			var others sync.WaitGroup
+			defer others.Wait()
+			m.options.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				if addr != addrA {
+					return s.network.dial(ctx, addr)
+				}
+				near, far := net.Pipe()
+				others.Go(func() {
+					far.Read(make([]byte, 4<<10)) // the whole hello
+					far.Close()
+				})
+				return near, nil
+			}
+			var text bytes.Buffer
+			m.options.Log = slog.New(slog.NewTextHandler(&text, nil))
+			_, stop := m.start()
+			began := time.Now()
+			require.Equal(t, addrB, s.awaitSession().addr)
+			require.Less(t, time.Since(began), time.Second)
+			stop()
+			require.Contains(t, text.String(), "a server that does not lead its shard at present")
 		})
 	})
 	t.Run("a server without welcome is left after 10 s", func(t *testing.T) {

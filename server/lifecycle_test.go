@@ -136,8 +136,9 @@ func TestAgentsDuringShardRead(t *testing.T) {
 	w := newWorld(t, setup{webSize: 1, store: store, provider: first.cloud, noWait: true})
 	receive(t, reading)
 	k.client.w = w
-	require.ErrorIs(t, k.client.open(t.Context()).awaitEnd(), nstance.Unavailable)
-	_, err := k.client.register(first.userDataNonce(id))
+	_, err := apiv1.NewAgentServiceClient(k.client.dial(w.server.Addresses().Agent)).Connect(t.Context())
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+	_, err = k.client.register(first.userDataNonce(id))
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.Equal(t, 503, w.getPage("/readyz").StatusCode)
 	require.Equal(t, 200, w.getPage("/healthz").StatusCode)

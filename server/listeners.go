@@ -76,21 +76,23 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	l := &listeners{log: s.log, host: machineHost()}
 	s.gate = ports.NewGate(limits, s.log)
 	var opened []net.Listener
-	open := func(field string, addr config.ListenAddr, anonymousFor time.Duration) (net.Listener, error) {
+	open := func(field string, addr config.ListenAddr, anonymousFor time.Duration, serves func() bool) (net.Listener, error) {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
 		if err != nil {
 			return nil, listenError("shard.bind."+field, string(addr), err)
 		}
-		opened = append(opened, s.gate.Listener(ports.Patient(lis, s.log), anonymousFor))
+		opened = append(opened, s.gate.Listener(ports.Patient(lis, s.log), anonymousFor, serves))
 		return opened[len(opened)-1], nil
 	}
 	var errs [5]error
-	l.web, errs[0] = open("http", bind.HTTP, limits.AnonymousAge)
-	l.registration.Listener, errs[1] = open("registration", bind.Registration, limits.AnonymousAge)
-	l.operator.Listener, errs[2] = open("operator", bind.Operator, limits.Handshake)
-	l.agent.Listener, errs[3] = open("agent", bind.Agent, limits.Handshake)
+	l.web, errs[0] = open("http", bind.HTTP, limits.AnonymousAge, nil)
+	l.registration.Listener, errs[1] = open("registration", bind.Registration, limits.AnonymousAge, nil)
+	l.operator.Listener, errs[2] = open("operator", bind.Operator, limits.Handshake, nil)
+	// A standby has nothing to tell an agent, and handshakes with a whole fleet would keep it
+	// from leading.
+	l.agent.Listener, errs[3] = open("agent", bind.Agent, limits.Handshake, s.leads)
 	if s.opts.Shared {
-		l.peer.Listener, errs[4] = open("peer", bind.Peer, limits.Handshake)
+		l.peer.Listener, errs[4] = open("peer", bind.Peer, limits.Handshake, nil)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		for _, lis := range opened {

@@ -41,7 +41,7 @@ func (s *Server) pages(ending <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.telemetry.Handler())
 	mux.Handle("/", web.Handler(&web.Options{
-		Status: s.status, Leading: func() bool { _, err := s.leading(); return err == nil }, Ending: ending,
+		Status: s.status, Leading: s.leads, Ending: ending,
 	}))
 	return ports.KnownHosts(mux, s.hostNames)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance/internal/version"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -184,6 +185,23 @@ func TestStandby(t *testing.T) {
 		before = c.secondStore.leaseReads.Load()
 		c.awaitRenewals(1)
 		require.Equal(t, before, c.secondStore.leaseReads.Load())
+	})
+	t.Run("closes connections of agents before their handshake, until it leads", func(t *testing.T) {
+		c := newServerPair(t, "", "")
+		c.awaitPeerStream()
+		addr := c.second.server.Addresses().Agent
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(eventually)))
+		_, err = conn.Read(make([]byte, 1)) // a handshake begins with the client
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.NoError(t, c.first.stopServer())
+		c.second.awaitLeading()
+		shaken, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+		require.NoError(t, err)
+		require.NoError(t, shaken.Close())
 	})
 	t.Run("names the leader", func(t *testing.T) {
 		c := newServerPair(t, "", "")

@@ -338,6 +338,12 @@ func (s *Server) standingBy() error {
 	return e
 }
 
+// leads reports whether leading returns a term.
+func (s *Server) leads() bool {
+	t := s.term.Load()
+	return t != nil && t.reconciler.Loaded()
+}
+
 // leading returns the present term, or Unavailable.
 func (s *Server) leading() (*term, error) {
 	t := s.term.Load()

@@ -67,15 +67,17 @@ func NewGate(limits config.Connections, log *slog.Logger) *Gate {
 func newParty(name string) *party { return &party{name: name, clients: map[string]*holder{}} }
 
 // Listener returns lis behind the gate. An anonymous connection through it ends
-// after maxAge.
-func (g *Gate) Listener(lis net.Listener, maxAge time.Duration) net.Listener {
-	return &gatedListener{lis, g, maxAge}
+// after maxAge. While serves returns false, connections are closed before their handshake;
+// nil: it always serves.
+func (g *Gate) Listener(lis net.Listener, maxAge time.Duration, serves func() bool) net.Listener {
+	return &gatedListener{lis, g, maxAge, serves}
 }
 
 type gatedListener struct {
 	net.Listener
 	gate   *Gate
 	maxAge time.Duration
+	serves func() bool
 }
 
 // Accept implements net.Listener. Connections beyond the limits are closed and
@@ -86,11 +88,22 @@ func (l *gatedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c := l.gate.admit(conn, l.maxAge); c != nil {
-			return c, nil
+		if l.serves == nil || l.serves() {
+			if c := l.gate.admit(conn, l.maxAge); c != nil {
+				return c, nil
+			}
 		}
-		_ = conn.Close() // beyond the limits
+		reset(conn)
 	}
+}
+
+// reset closes a connection for which the kernel keeps nothing afterwards: thousands may
+// come in a second.
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // else it closes in order
+	}
+	_ = conn.Close()
 }
 
 // A gatedConn is a connection within the limits.
