@@ -51,7 +51,8 @@ func startAgents(dir string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, "agents", dir)}
+	// Real agents have processors of their own: these take what the servers leave.
+	p := &process{cmd: exec.Command("nice", "-n", "19", self, "agents", dir)}
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/never"
 )
 
 // replaceBefore has another machine's node of the same name, with a pod "new", in the place of
@@ -124,7 +125,7 @@ func TestKubeDrainNameReused(t *testing.T) {
 	r.eventually(func() bool { return excluded(r.get(a)) }, "not begun")
 	begun.Store(true)
 	r.eventually(func() bool { return podReady(r.getPod("new")) }, "not replaced")
-	require.Never(t, func() bool { return len(r.requests.matching(evictions)) > 0 }, 3*time.Second, 50*time.Millisecond)
+	never.True(t, func() bool { return len(r.requests.matching(evictions)) > 0 }, 3*time.Second, 50*time.Millisecond)
 	r.untouched(a)
 	require.False(t, acks(r, d))
 }

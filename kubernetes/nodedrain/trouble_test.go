@@ -22,8 +22,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// never has a pod that does not end.
-func never(grace int64) func(*corev1.Pod) {
+// endless has a pod that does not end.
+func endless(grace int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Labels["test.nstance.dev/stop"] = "never"
 		p.Spec.TerminationGracePeriodSeconds = &grace
@@ -37,7 +37,7 @@ func critical(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critic
 func TestKubeTerminatingForever(t *testing.T) {
 	r := newRig(t)
 	a := r.node("a")
-	r.pod("stuck", a, never(1))
+	r.pod("stuck", a, endless(1))
 	r.pod("dns", a, critical)
 	r.run(nil)
 	d := r.drain(a, 20*time.Minute, nil)
@@ -52,7 +52,7 @@ func TestKubeTerminatingForever(t *testing.T) {
 func TestKubeSilentNodeTiers(t *testing.T) {
 	r := newRig(t)
 	a := r.node("a")
-	r.pod("slow", a, never(600))
+	r.pod("slow", a, endless(600))
 	r.pod("dns", a, critical)
 	r.patch(a, `{"metadata":{"annotations":{"test.nstance.dev/silent":"true"}}}`)
 	silent := []byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/never"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/operator"
 )
@@ -137,7 +138,7 @@ func TestKubeTokenRotated(t *testing.T) {
 	second, _ := w.shortToken("2")
 	w.storeKubeconfig(second)
 	revoke()
-	require.Never(t, func() bool {
+	never.True(t, func() bool {
 		return w.Get(t.Context(), client.ObjectKeyFromObject(nc), nc) != nil || !reached(nc)
 	}, 15*time.Second, 100*time.Millisecond, "the API server has forgotten the first token by then")
 	require.Equal(t, nstance.ExecutorOperator, a.Executor(machines[0].ID))

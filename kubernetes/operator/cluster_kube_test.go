@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/test/never"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 )
@@ -177,7 +178,7 @@ func TestKubeExternallyManaged(t *testing.T) {
 	require.NoError(t, w.Patch(t.Context(), nc, client.MergeFrom(base)))
 	w.start()
 	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return len(nc.OwnerReferences) > 0 }, "Cluster API has taken it over")
-	require.Never(t, func() bool { // its last call may still run when it returns
+	never.True(t, func() bool {
 		now := &infrav1.NstanceCluster{}
 		return w.Get(t.Context(), client.ObjectKeyFromObject(nc), now) != nil || len(now.Finalizers) > 0 || isTrue(now, infrav1.ConditionRegistered)
 	}, time.Second, 50*time.Millisecond)

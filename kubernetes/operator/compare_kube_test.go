@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/never"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/nodedrain"
@@ -82,7 +83,7 @@ func TestKubeConditionOfReusedName(t *testing.T) {
 	require.NoError(t, a.Cloud.Reclaim(m.ID, time.Minute))
 	nm := &infrav1.NstanceMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: machine.Spec.InfrastructureRef.Name}}
 	until(w, nm, func(nm *infrav1.NstanceMachine) bool { return nm.Status.State == string(nstance.Draining) }, "it is taken back")
-	require.Never(t, func() bool {
+	never.True(t, func() bool {
 		return w.Get(t.Context(), client.ObjectKeyFromObject(other), other) == nil && len(other.Status.Conditions) > 0
 	}, 2*time.Second, 50*time.Millisecond)
 	require.False(t, other.Spec.Unschedulable)

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/never"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
@@ -309,7 +310,7 @@ func TestKubeDrainOrder(t *testing.T) {
 	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(doomed.Name), time.Hour))
 	for _, tier := range tiers {
 		require.Eventually(t, func() bool { return slices.Equal(evicted(), []string{tier}) }, eventually, poll)
-		require.Never(t, func() bool { return !slices.Equal(evicted(), []string{tier}) }, 500*time.Millisecond, 50*time.Millisecond, "the others wait")
+		never.True(t, func() bool { return !slices.Equal(evicted(), []string{tier}) }, 500*time.Millisecond, 50*time.Millisecond, "the others wait")
 		require.NoError(t, w.Delete(t.Context(), pods[tier], client.GracePeriodSeconds(0)))
 	}
 	w.untilGone(doomed)

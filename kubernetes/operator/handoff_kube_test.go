@@ -25,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/never"
 	"github.com/nstance-go/nstance/internal/wire"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
@@ -276,7 +277,7 @@ func TestKubeHandOffEviction(t *testing.T) {
 			require.NotEmpty(t, w.HandOffMessage)
 			require.Eventually(t, func() bool { return p.on("web", bridge) == 1 }, eventually, poll, "%s", lazy(p.protections))
 			p.touch(sp)
-			require.Never(t, func() bool { return p.on("web", bridge) < 1 }, 2*time.Second, 50*time.Millisecond, "the budget allows no more")
+			never.True(t, func() bool { return p.on("web", bridge) < 1 }, 2*time.Second, 50*time.Millisecond, "the budget allows no more")
 			require.EqualValues(t, 2, replicas())
 			lasting, _ := p.machine("lasting", false, 0)
 			p.untilOn("web", lasting, 2)
@@ -305,7 +306,7 @@ func TestKubeHandOffRefused(t *testing.T) {
 	sp := p.protect(nil)
 	until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Workloads) == 3 }, "it is at work")
 	p.touch(sp)
-	require.Never(t, func() bool {
+	never.True(t, func() bool {
 		for _, app := range apps {
 			d := &appsv1.Deployment{}
 			if p.nodes.Get(t.Context(), client.ObjectKey{Namespace: p.space, Name: app}, d) == nil && *d.Spec.Replicas != 1 || p.on(app, bridge) != 1 {
@@ -345,7 +346,7 @@ func TestKubeHandOffDrain(t *testing.T) {
 			p.drain(instance, nstance.CauseRollout, c.long)
 			p.untilNode(old, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
 			if c.handOff {
-				require.Never(t, func() bool { return p.on("web", old) < 2 }, 2*time.Second, 50*time.Millisecond, "the drain leaves them to the hand-off")
+				never.True(t, func() bool { return p.on("web", old) < 2 }, 2*time.Second, 50*time.Millisecond, "the drain leaves them to the hand-off")
 				pause("null")
 				p.untilReplicas(d, 4)
 				require.Equal(t, 2, p.on("web", old))
@@ -477,7 +478,7 @@ func TestKubeStandby(t *testing.T) {
 	p.stop()
 	require.Eventually(t, func() bool { return time.Now().After(parked.GetDrain().GetDeadline().AsTime()) }, eventually, poll)
 	p.start()
-	require.Never(t, func() bool {
+	never.True(t, func() bool {
 		var n corev1.Node
 		return p.nodes.Get(t.Context(), client.ObjectKeyFromObject(node), &n) == nil && !n.Spec.Unschedulable
 	}, 3*time.Second, 100*time.Millisecond, "it stays cordoned")

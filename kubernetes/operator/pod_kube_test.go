@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/never"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/operator"
@@ -160,7 +161,7 @@ func TestKubePodPaused(t *testing.T) {
 	pause("true")
 	w.askingPod("job", "web", nil)
 	bad := w.askingPod("bad", "nowhere", nil)
-	require.Never(t, func() bool { return len(w.machines()) > 0 || len(w.eventsOf(bad)) > 0 }, time.Second, 100*time.Millisecond,
+	never.True(t, func() bool { return len(w.machines()) > 0 || len(w.eventsOf(bad)) > 0 }, time.Second, 100*time.Millisecond,
 		"%s", lazy(func() string { return mustYAML(w.eventsOf(bad)) + mustYAML(cluster) + w.everything() }))
 	pause("false")
 	w.untilRunning(1)

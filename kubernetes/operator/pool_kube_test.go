@@ -25,6 +25,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/never"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/kubetest"
@@ -289,7 +290,7 @@ func TestKubePoolScaleDownLate(t *testing.T) {
 	until(w, sg, func(sg *infrav1.NstanceShardGroup) bool {
 		return *sg.Spec.Size == 1 && meta.IsStatusConditionFalse(sg.Status.Conditions, infrav1.ConditionSynced)
 	}, "not asked for")
-	require.Never(t, func() bool { return len(w.machines()) != 4 || len(a.Cloud.Machines()) != 2 }, 3*time.Second, 20*time.Millisecond)
+	never.True(t, func() bool { return len(w.machines()) != 4 || len(a.Cloud.Machines()) != 2 }, 3*time.Second, 20*time.Millisecond)
 	require.NoError(t, w.Create(t.Context(), secret))
 	w.untilGone(marked)
 	w.untilMachines(mp, 3)

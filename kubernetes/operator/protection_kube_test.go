@@ -28,6 +28,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/test/never"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
 	"github.com/nstance-go/nstance/kubernetes/kubetest"
@@ -433,7 +434,7 @@ func TestKubeSpotProtectionClaims(t *testing.T) {
 	p.restart()
 	p.touch(sp)
 	until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Claims) == len(want) }, "the status has them")
-	require.Never(t, func() bool { return len(p.claims()) > len(want) }, time.Second, 100*time.Millisecond, "each once")
+	never.True(t, func() bool { return len(p.claims()) > len(want) }, time.Second, 100*time.Millisecond, "each once")
 	got := p.claims()
 	slices.Sort(got)
 	require.Equal(t, want, got)
@@ -526,7 +527,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 	t.Run("another node is in its place", func(t *testing.T) {
 		p, sp, _, n := bridged(t, nil)
 		p.touch(sp)
-		require.Never(t, func() bool { return len(p.releases()) > 0 }, time.Second, 50*time.Millisecond, "the pods are on the bridge")
+		never.True(t, func() bool { return len(p.releases()) > 0 }, time.Second, 50*time.Millisecond, "the pods are on the bridge")
 		p.untilClaimed(sp, 1)
 		p.addNode("lasting", "aws:///zone/lasting", nil)
 		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, poll, "%s", lazy(p.protections))
@@ -557,7 +558,7 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		}
 		p.addNode("lasting", "aws:///zone/lasting", nil)
 		require.Eventually(t, func() bool { return p.gaveBack(lost["one"].Name) }, eventually, poll, "%s", lazy(p.protections))
-		require.Never(t, func() bool {
+		never.True(t, func() bool {
 			p.touch(sp)
 			return slices.Contains(p.releases(), lost["two"].Name)
 		}, 2*time.Second, 200*time.Millisecond, "the node is in the place of the first")
