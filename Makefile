@@ -19,7 +19,7 @@ each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 # The folder of a module that go.mod names, which is fetched if it is not there: $(call module,PATH).
 module = $$(go mod download $(1) && go list -m -f '{{.Dir}}' $(1))
 
-.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-orders mutants fuzz clean
+.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-handler bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -367,6 +367,12 @@ $(KUBE)/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
 
 bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 1,000 nodes, of which 500 are lost at once
 	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKubeBesideKarpenter' -benchtime 1x ./operator
+
+$(BIN)/aws-node-termination-handler: tools/handler/go.mod tools/handler/go.sum
+	cd tools/handler && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ github.com/aws/aws-node-termination-handler/cmd
+
+bench-handler: $(E2E_SERVERS) $(BIN)/aws-node-termination-handler ## notice to cordon, beside AWS Node Termination Handler; needs root, for a mount namespace
+	$(E2E) '^$$' -bench '^BenchmarkNoticeToCordon' -benchtime 12x
 
 bench-kube: kube-servers ## nodes of 1,000 machines: notice to cordon, and the operator's memory
 	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKube(Cordon|Pool)' -benchtime 1x ./operator

@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -52,7 +53,7 @@ const clusterID = "e2e"
 // userData boots the agent of a machine.
 const userData = `{
 	"env": {
-		"NSTANCE_INSTANCE_ID": "{{.Instance.ID}}", "NSTANCE_SPOT_POLL_INTERVAL": "1s",
+		"NSTANCE_INSTANCE_ID": "{{.Instance.ID}}", "NSTANCE_SPOT_POLL_INTERVAL": "POLL",
 		"NSTANCE_SERVER_REGISTRATION_ADDR": "{{.Server.RegistrationAddr}}", "NSTANCE_SERVER_AGENT_ADDR": "{{.Server.AgentAddr}}"
 	},
 	"files": {"identity/nonce.jwt": {{json .Nonce}}, "identity/ca.crt": {{json .Cluster.CACert}}}
@@ -68,7 +69,7 @@ type zone struct {
 
 // A world is everything that runs.
 type world struct {
-	*testing.T
+	testing.TB
 	client.Client
 	options
 	namespace string
@@ -82,11 +83,12 @@ type options struct {
 	zones   []string       // names
 	groups  map[string]any // of each shard's configuration
 	network string         // folder; empty: kwok runs pods
+	poll    string         // interval of the agents; empty: a second
 }
 
-func newWorld(t *testing.T, o options) *world {
+func newWorld(t testing.TB, o options) *world {
 	t.Helper()
-	w := &world{T: t, options: o, namespace: servers.Namespace(t)}
+	w := &world{TB: t, options: o, namespace: servers.Namespace(t)}
 	t.Cleanup(w.show)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
@@ -119,7 +121,7 @@ const (
 
 func (w *world) admin(args ...string) {
 	w.Helper()
-	tool(w.T, filepath.Join(os.Getenv(envPrograms), "nstance-admin"), args...)
+	tool(w.TB, filepath.Join(os.Getenv(envPrograms), "nstance-admin"), args...)
 }
 
 // newZone starts a cloud, and a server over it.
@@ -161,7 +163,7 @@ func (w *world) newZone(name string, port int) *zone {
 			"election": object{"ttl": "4s"}, "health_interval": "2s", "create_rate": object{"per_second": 1000, "burst": 1000},
 		},
 		"templates": object{"node": object{
-			"kind": "nde", "arch": "amd64", "userdata": object{"content": userData}, "registration_timeout": "2m", "launch_timeout": "3m",
+			"kind": "nde", "arch": "amd64", "userdata": object{"content": strings.Replace(userData, "POLL", cmp.Or(w.poll, "1s"), 1)}, "registration_timeout": "2m", "launch_timeout": "3m",
 		}},
 	}
 	if len(w.groups) > 0 {
@@ -171,7 +173,7 @@ func (w *world) newZone(name string, port int) *zone {
 	require.NoError(w, err)
 	path := filepath.Join(w.TempDir(), "shard.jsonc")
 	require.NoError(w, os.WriteFile(path, config, 0o600))
-	z.server = newProcess(w.T, "nstance-server", "run", "--config", path, "--storage", w.storage, "--data", w.TempDir(), "--print-events")
+	z.server = newProcess(w.TB, "nstance-server", "run", "--config", path, "--storage", w.storage, "--data", w.TempDir(), "--print-events")
 	return z
 }
 
@@ -203,7 +205,7 @@ func (w *world) register() {
 func (w *world) install() {
 	w.Helper()
 	bin := filepath.Join(os.Getenv(kubetest.Assets), "..")
-	text := tool(w.T, filepath.Join(bin, "helm"), "template", "nstance-operator", root+"/kubernetes/charts/nstance-operator", "--namespace", w.namespace,
+	text := tool(w.TB, filepath.Join(bin, "helm"), "template", "nstance-operator", root+"/kubernetes/charts/nstance-operator", "--namespace", w.namespace,
 		"--set", "webhooks.enabled=false", "--set", "crds.install=false", "--set", "replicas=1", "--kube-version", "v1.36.3")
 	apply := exec.CommandContext(w.Context(), filepath.Join(os.Getenv(kubetest.Assets), "kubectl"), "--kubeconfig", servers.Kubeconfig, "apply", "--server-side", "-f", "-")
 	apply.Stdin = strings.NewReader(text)
@@ -219,7 +221,7 @@ func (w *world) install() {
 	}
 	config := filepath.Join(w.TempDir(), "kubeconfig")
 	require.NoError(w, clientcmd.WriteToFile(*c, config))
-	w.operator = newProcess(w.T, "nstance-operator", "--kubeconfig", config, "--own-namespace", w.namespace, "--lease-duration", "4s",
+	w.operator = newProcess(w.TB, "nstance-operator", "--kubeconfig", config, "--own-namespace", w.namespace, "--lease-duration", "4s",
 		"--webhook-port", "0", "--metrics-bind-address", "0", "--health-addr", "127.0.0.1:"+strconv.Itoa(firstPort+90))
 }
 

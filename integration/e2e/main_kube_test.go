@@ -103,7 +103,7 @@ func machine(config string) error {
 
 // A process is a program that can be killed and started again.
 type process struct {
-	*testing.T
+	testing.TB
 	name string
 	args []string
 	dir  string
@@ -112,9 +112,9 @@ type process struct {
 
 // newProcess starts a program, which ends with the test. What it prints is appended to
 // files, in its folder.
-func newProcess(t *testing.T, name string, args ...string) *process {
+func newProcess(t testing.TB, name string, args ...string) *process {
 	t.Helper()
-	p := &process{T: t, name: name, args: args, dir: t.TempDir()}
+	p := &process{TB: t, name: name, args: args, dir: t.TempDir()}
 	p.start()
 	t.Cleanup(func() {
 		p.end(syscall.SIGTERM)
@@ -160,7 +160,7 @@ func (p *process) printed(stream string) string {
 }
 
 // tool runs a program to its end, and returns what it prints.
-func tool(t *testing.T, path string, args ...string) string {
+func tool(t testing.TB, path string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, args...).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -25,7 +25,7 @@ import (
 
 // Begin runs a server from $NSTANCE_TEST_SERVERS on a free port until the test
 // ends, and returns its host and port.
-func Begin(t *testing.T, name string, args func(host, port string) []string) string {
+func Begin(t testing.TB, name string, args func(host, port string) []string) string {
 	t.Helper()
 	dir := os.Getenv("NSTANCE_TEST_SERVERS")
 	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run it through make")
@@ -67,7 +67,7 @@ type S3 struct {
 
 // NewS3 starts an S3 server for as long as the test lasts, and gives the test's
 // environment, which processes inherit, its credentials and no others.
-func NewS3(t *testing.T) *S3 {
+func NewS3(t testing.TB) *S3 {
 	t.Helper()
 	data := onDisk(t)
 	addr := Begin(t, "versitygw", func(host, port string) []string {
@@ -88,7 +88,7 @@ func NewS3(t *testing.T) *S3 {
 
 // onDisk returns a folder beside the servers. In memory versitygw's listings may lack objects that
 // are replaced meanwhile: Linux's tmpfs moves the entry of a file that another is renamed over.
-func onDisk(t *testing.T) string {
+func onDisk(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(os.Getenv("NSTANCE_TEST_SERVERS"), "data-")
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func onDisk(t *testing.T) string {
 }
 
 // Bucket makes an empty bucket and returns its name.
-func (s *S3) Bucket(t *testing.T) string {
+func (s *S3) Bucket(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("nstance-%d", s.buckets.Add(1))
 	_, err := s.client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name})
