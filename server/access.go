@@ -129,10 +129,16 @@ func (s *Server) precheck(ctx context.Context, method string) (nstance.Identity,
 	if err != nil {
 		return id, nil, err
 	}
-	if !s.keys.Identity.Trusts(id.Issuer) { // it was when the connection was made
-		return id, nil, ports.ErrUntrusted
+	return id, t, s.checkTrusted(id)
+}
+
+// checkTrusted fails where the key that signed a certificate is not trusted any more: it was
+// when the connection was made, which only a leader ends.
+func (s *Server) checkTrusted(id nstance.Identity) error {
+	if !s.keys.Identity.Trusts(id.Issuer) {
+		return ports.ErrUntrusted
 	}
-	return id, t, nil
+	return nil
 }
 
 // admit admits the caller of method whose stream tap has let begin, or refuses it where

@@ -29,7 +29,6 @@ const (
 	attentionNotices    = "notices"          // the provider's notices cannot be read
 	attentionVersions   = "agent_version"    // agents are too old or too new for this server
 	attentionNotLeading = "not_leading"      // this server cannot lead
-	attentionRecord     = "record"           // of the reconciler: its text has keys of the storage
 )
 
 // attentionKinds returns every kind, sorted.
@@ -116,7 +115,7 @@ func attentionRows(list []attention.Entry, full bool) (rows []web.Attention, omi
 	}
 	counted := map[counter]int{}
 	for _, a := range list {
-		if operators.VisibleToAll(a.Attention) || full && a.Tenant != "" && a.Kind != attentionRecord {
+		if operators.VisibleToAll(a.Attention) || full && a.Tenant != "" {
 			if len(rows) >= shownAttention {
 				omitted++
 				continue

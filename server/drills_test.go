@@ -25,11 +25,13 @@ func TestDrill(t *testing.T) {
 		Groups map[string]map[string]any `json:"groups"`
 	}
 	_, err := records.NewDoc[state](store, layout.StateKey(zone), nil).Update(t.Context(), func(s *state) error {
-		s.Groups = map[string]map[string]any{"default/web": {"drilled_at": time.Now().Add(-25 * time.Hour).UTC()}}
+		due := map[string]any{"drilled_at": time.Now().Add(-25 * time.Hour).UTC()}
+		s.Groups = map[string]map[string]any{"default/web": due, "blue/db": due}
 		return nil
 	})
 	require.NoError(t, err)
 	text := replaceOnce(t, fmt.Sprintf(configuration, "", 1), `"size": 1}`, `"size": 1, "drill": {"every": "1d", "notice": "1m"}}`)
+	text = replaceOnce(t, text, `"db": {"template": "vm", "size": 1,`, `"db": {"template": "vm", "size": 1, "drill": {"every": "1d", "notice": "1m"},`)
 	w := newWorld(t, setup{store: store, config: text})
 	agent := w.awaitMachine(nstance.DefaultTenant)
 	api := w.admin()
@@ -37,6 +39,7 @@ func TestDrill(t *testing.T) {
 	require.Zero(t, w.countEvents(eventtype.DrillStarted))
 	w.connectReady(agent)
 	w.awaitEvent(eventtype.DrillStarted, "")
+	var replacement nstance.InstanceID
 	require.Eventually(t, func() bool {
 		resp, err := api.ListInterruptions(t.Context(), &apiv1.ListInterruptionsRequest{})
 		require.NoError(t, err)
@@ -46,6 +49,13 @@ func TestDrill(t *testing.T) {
 		i := resp.GetInterruptions()[0]
 		require.Equal(t, "rehearsal/drill", i.GetNotice().GetSource())
 		require.True(t, i.GetRehearsal())
-		return i.GetReplacement() != ""
+		replacement = nstance.InstanceID(i.GetReplacement())
+		return replacement != ""
 	}, eventually, 5*time.Millisecond, "it is replaced at once")
+
+	w.awaitEvent(nstance.EventCreated, replacement)
+	w.connectReady(replacement)
+	w.connectReady(w.awaitMachine("blue"))
+	require.Eventually(t, func() bool { return w.countEvents(eventtype.DrillStarted) == 2 }, eventually, time.Millisecond, "of the other group")
+	require.False(t, w.hasEvent(func(e nstance.Event) bool { return e.Type == nstance.EventNoticeReceived && e.Instance == replacement }), "the next drill is not due")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
@@ -253,7 +254,11 @@ func TestMachineStartsWithItsFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{webSize: 0, shard: often})
 	w.applyConfig(configWithFiles(1, often, red, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""))
-	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
+	id := w.awaitMachine(nstance.DefaultTenant)
+	claims, err := w.keys.Nonces.Verify(w.userDataNonce(id), time.Now(), keyring.Expect{Cluster: cluster, Shard: zone})
+	require.NoError(t, err)
+	require.Empty(t, claims.ConfigHash, "its agent must not say that it has the files already")
+	m := w.startAgent(id)
 	m.awaitFile("motd", "red")
 	m.awaitFilesCurrent(w.admin())
 }

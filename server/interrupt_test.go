@@ -78,6 +78,11 @@ func TestInterruptGroup(t *testing.T) {
 	for _, id := range members[:2] {
 		w.connectReady(id)
 	}
+	onDemand := newRequestID(t)
+	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: onDemand, Group: "web"})
+	require.NoError(t, err)
+	w.awaitEvent(nstance.EventCreated, nstance.InstanceID(onDemand))
+	w.connectReady(nstance.InstanceID(onDemand)) // it is no member
 	_, err = api.Interrupt(t.Context(), two)
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict)
 	require.ErrorContains(t, err, "2 of 3 members are ready")

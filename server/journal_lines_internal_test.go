@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,9 @@ func TestAgentsCannotFloodTheJournal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		said := make(chan nstance.Event, 1)
-		l := newEventLimits(t.Context(), time.Now, func(e nstance.Event) { said <- e })
+		term, end := context.WithCancel(t.Context())
+		defer end()
+		l := newEventLimits(term, time.Now, func(e nstance.Event) { said <- e })
 		count := func(e nstance.Event) (n int) {
 			for range 1000 {
 				if l.admit(e) {
@@ -38,10 +41,17 @@ func TestAgentsCannotFloodTheJournal(t *testing.T) {
 		decided := failed
 		decided.Type = nstance.EventDeleted
 		require.Equal(t, 1000, count(decided))
+		require.Equal(t, 1000, count(nstance.Event{Type: nstance.EventAlarm}), "of the shard")
 		e := <-said // after a minute
 		require.Equal(t, eventtype.EventsDropped, e.Type)
 		require.Equal(t, nstance.InstanceID("a"), e.Instance)
 		require.Equal(t, "970 more entries files_failed within 1m0s: not written", e.Reason)
 		require.Equal(t, 1, count(failed), "one a minute")
+		require.Equal(t, "999 more entries files_failed within 1m0s: not written", (<-said).Reason)
+		count(failed)
+		end()
+		<-time.After(2 * sayDroppedAfter)
+		synctest.Wait()
+		require.Empty(t, said, "after the term")
 	})
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -295,6 +297,55 @@ func TestForcedFinishRejectsOldKey(t *testing.T) {
 	require.ErrorIs(t, watch.awaitEnd(), nstance.Denied)
 	_, err = api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied, "on the connection that was valid before")
+}
+
+// TestNewLeaderRejectsOldKey: a connection that a standby accepted before a key was removed
+// is open when that server leads.
+func TestNewLeaderRejectsOldKey(t *testing.T) {
+	t.Parallel()
+	p := newSlowClock(3 * keyring.Settle)
+	opts := server.Options{Now: p.now, KeyInterval: 10 * time.Millisecond, Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}
+	one := setup{store: datedStore{storage.NewMemory(), p.now}, opts: opts}
+	w := &keyRotation{newWorld(t, one), p, nil}
+	w.rotationAdmin = w.registerClient(nstance.RoleAdmin, "default")
+	one.noWait = true
+	second := newWorld(t, one)
+	api := apiv1.NewOperatorServiceClient(w.rotationAdmin.dial(second.server.Addresses().Operator))
+	_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+	peer := second.peerService(second.issueServerCert(zone, cluster))
+	watchAsPeer := func() error {
+		stream, err := peer.Watch(t.Context(), &apiv1.WatchRequest{Server: "test"})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return wire.ErrorOf(err)
+	}
+	require.ErrorIs(t, watchAsPeer(), nstance.Unavailable)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually)
+	defer cancel()
+	atLeader, err := w.peerService(w.issueServerCert(zone, cluster)).Watch(ctx, &apiv1.WatchRequest{Server: "test"})
+	require.NoError(t, err)
+	_, err = atLeader.Recv()
+	require.NoError(t, err)
+
+	w.mustRotate("begin")
+	w.advance(keyring.Settle)
+	w.mustRotate("activate")
+	_, err = w.rotate("finish", true)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return servingKey(t, second, second.server.Addresses().Registration) == w.keys.Identity.Issuer()
+	}, eventually, 5*time.Millisecond)
+	for err == nil {
+		_, err = atLeader.Recv()
+	}
+	require.Equal(t, codes.Unavailable, status.Code(err), "the leader has closed the connection")
+	require.NoError(t, w.stopServer())
+	second.awaitLeading()
+	_, err = api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
+	require.ErrorIs(t, watchAsPeer(), nstance.Denied)
 }
 
 func TestListKeys(t *testing.T) {

@@ -231,6 +231,9 @@ func (s *Server) tapRegistration(ctx context.Context, _ *tap.Info) (context.Cont
 func (s *Server) tapPeer(ctx context.Context, info *tap.Info) (context.Context, error) {
 	id, err := ports.IdentityOf(ctx)
 	if err == nil {
+		err = s.checkTrusted(id)
+	}
+	if err == nil {
 		err = s.limits.call(id)
 	}
 	if err == nil {

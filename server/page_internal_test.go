@@ -44,6 +44,37 @@ func TestPageCountsAll(t *testing.T) {
 	require.Zero(t, s.Day.Known)
 }
 
+// TestPageInstances: what is not ready is listed first where there are too many, and a drain
+// without limit has no deadline.
+func TestPageInstances(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	views := make([]reconcile.InstanceView, shownInstances, shownInstances+2)
+	for i := range views {
+		views[i] = reconcile.InstanceView{ID: nstance.InstanceID(fmt.Sprintf("i%04d", i)), State: nstance.Ready}
+	}
+	views = append(views,
+		reconcile.InstanceView{ID: "limited", State: nstance.Draining, Drain: &nstance.Drain{StartedAt: now, Deadline: now.Add(time.Hour)}},
+		reconcile.InstanceView{ID: "unlimited", State: nstance.Draining, Drain: &nstance.Drain{StartedAt: now, Deadline: now.Add(nstance.UnlimitedDrain)}},
+	)
+	var s web.Status
+	addInstances(&s, views)
+	require.Equal(t, shownInstances+2, s.InstancesTotal)
+	require.Len(t, s.Instances, shownInstances)
+	require.Equal(t, []any{"limited", now.Add(time.Hour)}, []any{s.Instances[0].ID, s.Instances[0].Deadline})
+	require.Equal(t, []any{"unlimited", time.Time{}}, []any{s.Instances[1].ID, s.Instances[1].Deadline})
+	require.Equal(t, "i0000", s.Instances[2].ID)
+}
+
+// TestPageOfALostMachine: the machine's end is the one that the cloud shows, not the later
+// deletion of its record.
+func TestPageOfALostMachine(t *testing.T) {
+	gone, deleted := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC), time.Date(2026, 11, 27, 12, 1, 0, 0, time.UTC)
+	row := interruptionRow(&apiv1.Interruption{GoneAt: timestamppb.New(gone), DeletedAt: timestamppb.New(deleted)})
+	require.Equal(t, gone, row.DeletedAt)
+	row = interruptionRow(&apiv1.Interruption{DeletedAt: timestamppb.New(deleted)})
+	require.Equal(t, deleted, row.DeletedAt)
+}
+
 func TestPageCosts(t *testing.T) {
 	web1, db := nstance.GroupKey{Tenant: "t", Group: "web"}, nstance.GroupKey{Tenant: "t", Group: "db"}
 	machine := nstance.Machine{ProviderID: "m", InstanceType: "small"}

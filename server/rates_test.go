@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -37,6 +39,9 @@ func TestRatesOfTheLedger(t *testing.T) {
 				shape := resp.GetGroups()[0].GetShape()
 				return shape.GetInstanceType() == "medium" && shape.GetChoice() == c.choice
 			}, eventually, 5*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return slices.ContainsFunc(w.status().Pools, func(p web.Pool) bool { return p.InstanceType == "small" && p.Zone == "z-1" && p.Reclaims > 0 })
+			}, eventually, 5*time.Millisecond, "the page shows them too")
 		})
 	}
 }

@@ -17,15 +17,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/test/flood"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -216,6 +219,15 @@ func TestCallsAreRefusedBeforeTheirMessage(t *testing.T) {
 		conn := w.registerClient(nstance.RoleOperator, "blue").dial(w.server.Addresses().Operator)
 		require.ErrorIs(t, openCall(t.Context(), conn, apiv1.OperatorService_Freeze_FullMethodName), nstance.Denied)
 	})
+	t.Run("with a deadline that is far away: its connection is closed", func(t *testing.T) {
+		conn := w.registerClient(nstance.RoleOperator, "blue").dial(w.server.Addresses().Operator)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.Error(t, openCall(ctx, conn, apiv1.OperatorService_Freeze_FullMethodName))
+		limit, done := context.WithTimeout(t.Context(), eventually)
+		defer done()
+		require.True(t, conn.WaitForStateChange(limit, connectivity.Ready))
+	})
 	t.Run("beyond the tenant's budget", func(t *testing.T) {
 		h := w.registerClient(nstance.RoleOperator, "red")
 		_, err := h.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
@@ -232,6 +244,14 @@ func TestCallsAreRefusedBeforeTheirMessage(t *testing.T) {
 		require.ErrorIs(t, openCall(t.Context(), conn, method), nstance.Denied)
 		receive(t, idle)
 		require.ErrorIs(t, openCall(t.Context(), h.dial(w.server.Addresses().Operator), method), nstance.Denied, "it may connect to be told so")
+	})
+	t.Run("of an operator whose record is gone", func(t *testing.T) {
+		h := w.registerClient(nstance.RoleOperator, "blue")
+		require.NoError(t, removeRecord(w.store, layout.OperatorKey("blue", h.identity().Subject)))
+		conn := h.dial(w.server.Addresses().Operator)
+		_, err := apiv1.NewOperatorServiceClient(conn).ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+		require.ErrorIs(t, openCall(t.Context(), conn, method), nstance.NotFound)
 	})
 	t.Run("of a deleted instance", func(t *testing.T) {
 		id := w.awaitMachine(nstance.DefaultTenant)
@@ -267,7 +287,16 @@ func (h *client) openIdle(addr string) <-chan struct{} {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_, _ = io.Copy(io.Discard, conn)
+		fr := http2.NewFramer(conn, conn)
+		for {
+			f, err := fr.ReadFrame()
+			if err != nil {
+				return
+			}
+			if ping, ok := f.(*http2.PingFrame); ok && !ping.IsAck() { // else it would soon be closed as dead
+				_ = fr.WritePing(true, ping.Data)
+			}
+		}
 	}()
 	return closed
 }
@@ -363,6 +392,22 @@ func TestAgentCallsAreLimited(t *testing.T) {
 	}
 	require.LessOrEqual(t, served, 60+int(time.Since(start).Seconds())+1)
 	w.connectReady(ids[1])
+}
+
+// TestPeerCallsAreLimited: likewise those of another server.
+func TestPeerCallsAreLimited(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{opts: server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}})
+	peer := w.peerService(w.issueServerCert(zone, cluster))
+	call := func() error {
+		stream, err := peer.Watch(t.Context(), &apiv1.WatchRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return wire.ErrorOf(err)
+	}
+	require.ErrorIs(t, call(), nstance.Invalid)
+	require.Eventually(t, func() bool { return errors.Is(call(), nstance.Throttled) }, eventually, time.Millisecond)
 }
 
 // TestCertificatesAreLimited: an agent that comes back with other keys has no more

@@ -32,6 +32,7 @@ func TestConfigurationInStorage(t *testing.T) {
 	src := server.StoreSource(store, zone)
 	_, err := server.New(t.Context(), store, simcloud.New(nil), src, nil)
 	require.ErrorIs(t, err, nstance.NotFound)
+	require.ErrorContains(t, err, "there is no configuration of shard s1 in storage, config/s1.jsonc (put it there: nstance-admin config put")
 
 	v, err := store.PutIfAbsent(t.Context(), key, []byte(defaultConfig(1)))
 	require.NoError(t, err)

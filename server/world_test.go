@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -240,6 +241,13 @@ func (w *world) findEvent(typ nstance.EventType, id nstance.InstanceID) (nstance
 		}
 	}
 	return nstance.Event{}, false, w.eventAdded
+}
+
+// hasEvent reports whether there was an event that is says yes to.
+func (w *world) hasEvent(is func(nstance.Event) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.events, is)
 }
 
 // countEvents returns how many events of a type there were.

@@ -233,8 +233,10 @@ func TestNoticesOfAnInstance(t *testing.T) {
 	require.Len(t, d.order, maxNotices)
 	require.False(t, d.knows("e0"), "the oldest")
 	require.True(t, d.knows("more0"))
-	b.forget("web1")
-	require.NotSame(t, d, b.of("web1"))
+	a := &Agents{}
+	d = a.notices.of("web1")
+	a.Forget("web1")
+	require.NotSame(t, d, a.notices.of("web1"))
 }
 
 // TestRelease: of machines that share an event, the last one acknowledges it, whatever the

@@ -12,6 +12,21 @@ import (
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
+// TestRevokedBeforeItsStream: a revocation between a call's check and the registration of its
+// stream ends that too.
+func TestRevokedBeforeItsStream(t *testing.T) {
+	s := NewService(Options{})
+	tm := s.NewTerm()
+	tm.Verify = func(context.Context, nstance.Identity) (bool, error) {
+		require.Len(t, tm.streams.open, 1, "from now on a revocation ends it")
+		return false, nstance.Denied
+	}
+	ctx := s.WithCaller(t.Context(), nstance.Identity{Role: nstance.RoleAdmin}, tm)
+	require.ErrorIs(t, s.ServeStream(ctx, func(context.Context) error { return nil }), nstance.Denied)
+	require.Empty(t, tm.streams.open)
+	require.Zero(t, s.AdminWatches())
+}
+
 // TestRecheckedStreams: those of an operator that was revoked elsewhere end, with its connections.
 // A record that cannot be read says nothing.
 func TestRecheckedStreams(t *testing.T) {

@@ -54,6 +54,15 @@ func TestUnreadAnswers(t *testing.T) {
 		require.False(t, small.closed)
 		require.EqualValues(t, half+1, g.unread)
 	})
+	t.Run("of connections with as much the oldest", func(t *testing.T) {
+		g := newGateway(t)
+		old, young := g.connect("a", "eve"), g.connect("a", "eve")
+		g.answered(old, half+1)
+		g.answered(young, half+1)
+		g.answered(young, 1)
+		require.True(t, old.closed)
+		require.False(t, young.closed)
+	})
 	t.Run("of one tenant", func(t *testing.T) {
 		g := newGateway(t)
 		ann, eve, joe := g.connect("a", "ann"), g.connect("a", "eve"), g.connect("a", "joe")
@@ -86,9 +95,9 @@ func TestUnreadAnswers(t *testing.T) {
 		g := newGateway(t)
 		c := g.connect("a", "eve")
 		c.Conn = written{}
-		g.answered(c, 100)
+		g.answered(c, 90)
 		g.answered(g.connect("a", "eve"), 50)
-		for _, left := range []int64{130, 110, 90, 70, 50, 50} {
+		for _, left := range []int64{120, 100, 80, 60, 50, 50} {
 			_, err := c.Write(make([]byte, 20))
 			require.NoError(t, err)
 			require.Equal(t, left, g.unread)
