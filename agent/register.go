@@ -5,17 +5,13 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -48,7 +44,7 @@ type registrant struct {
 // that the server must prove comes from cfg, not from the address.
 func (r *registrant) open(addr string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(explained{credentials.NewTLS(cfg)}),
+		grpc.WithTransportCredentials(session.Credentials(cfg)),
 		grpc.WithContextDialer(r.dial),
 		grpc.WithKeepaliveParams(session.Client()),
 		grpc.WithReadBufferSize(smallBuffer),
@@ -61,25 +57,6 @@ func (r *registrant) open(addr string, cfg *tls.Config) (*grpc.ClientConn, error
 		return nil, nstance.Errorf(nstance.Invalid, "server address %q: %w", addr, err)
 	}
 	return conn, nil
-}
-
-// explained credentials say why a server may end a handshake without a word.
-type explained struct {
-	credentials.TransportCredentials
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (e explained) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := e.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		err = fmt.Errorf("closed during the handshake, as by a server that does not lead its shard at present, or has no time: %w", err)
-	}
-	return conn, info, err
-}
-
-// Clone implements credentials.TransportCredentials.
-func (e explained) Clone() credentials.TransportCredentials {
-	return explained{e.TransportCredentials.Clone()}
 }
 
 // register exchanges the nonce for a first certificate and installs it. It is

@@ -50,6 +50,9 @@ func (s *Server) leaderAddress() string {
 	return operator
 }
 
+// knowsLeader reports whether this server leads or can name the leader.
+func (s *Server) knowsLeader() bool { return s.leaderAddress() != "" }
+
 // leaderAddresses returns where operators reach the leader, with a certificate and to
 // get one; empty: unknown.
 func (s *Server) leaderAddresses() (operator, registration string) {

@@ -86,10 +86,10 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	}
 	var errs [5]error
 	l.web, errs[0] = open("http", bind.HTTP, limits.AnonymousAge, nil)
-	l.registration.Listener, errs[1] = open("registration", bind.Registration, limits.AnonymousAge, nil)
+	// A server that does not lead has nothing to tell an agent, and handshakes with a whole
+	// fleet would keep it from leading. Who registers may learn where the leader is.
+	l.registration.Listener, errs[1] = open("registration", bind.Registration, limits.AnonymousAge, s.knowsLeader)
 	l.operator.Listener, errs[2] = open("operator", bind.Operator, limits.Handshake, nil)
-	// A standby has nothing to tell an agent, and handshakes with a whole fleet would keep it
-	// from leading.
 	l.agent.Listener, errs[3] = open("agent", bind.Agent, limits.Handshake, s.leads)
 	if s.opts.Shared {
 		l.peer.Listener, errs[4] = open("peer", bind.Peer, limits.Handshake, nil)

@@ -152,6 +152,27 @@ func (r *cuttableRelay) closeAll() {
 	r.conns = nil
 }
 
+// requireClosed requires that a connection is closed before its handshake, which the client
+// would begin.
+func requireClosed(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr) // which may see the end already
+	if err == nil {
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(eventually)))
+		_, err = conn.Read(make([]byte, 1))
+	}
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func requireHandshake(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+}
+
 func TestStandby(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	t.Run("reads no lease during the peer stream and takes over without a read", func(t *testing.T) {
@@ -189,20 +210,26 @@ func TestStandby(t *testing.T) {
 	t.Run("closes connections of agents before their handshake, until it leads", func(t *testing.T) {
 		c := newServerPair(t, "", "")
 		c.awaitPeerStream()
-		addr := c.second.server.Addresses().Agent
-		conn, err := net.Dial("tcp", addr) // which may see the end already
-		if err == nil {
-			defer conn.Close()
-			require.NoError(t, conn.SetDeadline(time.Now().Add(eventually)))
-			_, err = conn.Read(make([]byte, 1)) // a handshake begins with the client
-		}
-		require.Error(t, err)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		requireClosed(t, c.second.server.Addresses().Agent)
+		requireHandshake(t, c.second.server.Addresses().Registration) // names the leader
 		require.NoError(t, c.first.stopServer())
 		c.second.awaitLeading()
-		shaken, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-		require.NoError(t, err)
-		require.NoError(t, shaken.Close())
+		requireHandshake(t, c.second.server.Addresses().Agent)
+	})
+	t.Run("closes connections of those that register too, while it knows of no leader", func(t *testing.T) {
+		inner := storage.NewMemory()
+		require.NoError(t, newWorld(t, setup{store: inner}).stopServer())
+		store := storagetest.NewFaulty(inner)
+		store.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: layout.LeaseKey(zone), Times: -1})
+		w := newWorld(t, setup{store: store, noWait: true})
+		at := w.server.Addresses()
+		requireClosed(t, at.Agent)
+		requireClosed(t, at.Registration)
+		requireHandshake(t, at.Operator)
+		store.ClearFaults()
+		w.awaitLeading()
+		requireHandshake(t, at.Agent)
+		requireHandshake(t, at.Registration)
 	})
 	t.Run("names the leader", func(t *testing.T) {
 		c := newServerPair(t, "", "")

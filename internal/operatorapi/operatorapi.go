@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/session"
@@ -30,7 +29,7 @@ const maxMessage = 64 << 20
 // used. No call is repeated. Fails with Invalid for what is no address.
 func Dial(addr string, cfg *tls.Config, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
-		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
+		grpc.WithTransportCredentials(session.Credentials(cfg)),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: DialTimeout}).DialContext(ctx, "tcp", addr)
 		}),

@@ -1,4 +1,4 @@
-// Package session holds the keepalive settings on which both ends of an agent's
+// Package session holds the credentials of clients and the keepalive settings on which both ends of an agent's
 // stream must agree: a server disconnects a client that pings more often than it
 // permits, and without frequent pings broken streams are detected too late.
 package session
