@@ -152,11 +152,11 @@ func (a *nodeAccess) condition() metav1.Condition {
 	failure, unused := a.state()
 	c := metav1.Condition{Type: infrav1.ConditionNodesReached, Status: metav1.ConditionTrue, Reason: reasonConnected}
 	if unused != nil {
-		c.Message = "the stored kubeconfig is not used: " + text(unused)
+		c.Message = "the stored kubeconfig is not used: " + unused.Error()
 	}
 	if failure != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonUnreachable
-		c.Message = strings.TrimSuffix("the API server of the nodes: "+text(failure)+"; "+c.Message, "; ")
+		c.Message = strings.TrimSuffix("the API server of the nodes: "+failure.Error()+"; "+c.Message, "; ")
 	}
 	c.Message = clip.Text(c.Message, 1024)
 	return c

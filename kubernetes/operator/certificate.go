@@ -53,7 +53,7 @@ func (c *clusterController) registerAgain(ctx context.Context, nc *infrav1.Nstan
 		return wait
 	}
 	if err := c.keeper.Register(ctx, nc); err != nil {
-		setRegistered(nc, metav1.ConditionFalse, reason, why+": "+text(err))
+		setRegistered(nc, metav1.ConditionFalse, reason, why+": "+err.Error())
 		return retryRegistration
 	}
 	setRegistered(nc, metav1.ConditionTrue, reasonRegistered, "")
@@ -70,7 +70,7 @@ func (c *clusterController) renew(ctx context.Context, nc *infrav1.NstanceCluste
 		err = c.keeper.Renew(ctx, nc, api)
 	}
 	if err != nil {
-		setRegistered(nc, metav1.ConditionTrue, reasonUnrenewed, "the certificate is valid until "+stamp(fl.currentIdentity().NotAfter)+" and was not renewed: "+text(err))
+		setRegistered(nc, metav1.ConditionTrue, reasonUnrenewed, "the certificate is valid until "+stamp(fl.currentIdentity().NotAfter)+" and was not renewed: "+err.Error())
 		return retryRegistration
 	}
 	setRegistered(nc, metav1.ConditionTrue, reasonRegistered, "")
@@ -97,7 +97,7 @@ func (fl *fleet) useless(now time.Time) (reason, why string) {
 		if c.refused == nil {
 			refusedByAll = false
 		} else if why == "" {
-			why = "no trust between shard " + name + " and the certificate: " + text(c.refused)
+			why = "no trust between shard " + name + " and the certificate: " + c.refused.Error()
 		}
 	}
 	switch {

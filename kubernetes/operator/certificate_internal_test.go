@@ -220,6 +220,8 @@ func TestRequestedRenewal(t *testing.T) {
 	r, _ := newCertificateRig(t, "a")
 	former := r.stored()
 	require.Greater(t, time.Until(r.fleet().renewAt()), time.Hour)
+	useless, _ := r.fleet().useless(former.NotAfter.Add(time.Hour))
+	require.Empty(t, useless, "a shard accepts it, whatever our clock says")
 	r.fleet().renewWithin(time.Hour)
 	for range 2 {
 		r.pass()
@@ -244,6 +246,27 @@ func TestRequestedRenewal(t *testing.T) {
 		return nstance.CodeOf(err) == nstance.Invalid // the key of the certificate that the connection has
 	}, "the renewed certificate is used")
 	require.Equal(t, renewed.Certificate(), r.stored().Certificate(), "once")
+
+	require.Zero(t, r.fleet().requestPause(time.Now().Add(retryRegistration)), "another request, at this moment")
+	r.fleet().renewWithin(0)
+	r.pass()
+	require.Equal(t, renewed.Certificate(), r.stored().Certificate(), "not before the pause is over")
+}
+
+// TestLooksForKubeconfig: one that is not there is looked for soon, also while the cluster is paused. A
+// cluster that has never registered does not while it is paused.
+func TestLooksForKubeconfig(t *testing.T) {
+	r, _ := newCertificateRig(t, "a")
+	require.LessOrEqual(t, r.pass(), retryKubeconfig)
+	result, err := r.keepDraining(t.Context(), r.cluster, r.nc)
+	require.NoError(t, err)
+	require.LessOrEqual(t, result.RequeueAfter, retryKubeconfig)
+	clear(r.secrets.byName)
+	r.newNonce()
+	result, err = r.keepDraining(t.Context(), r.cluster, r.nc)
+	require.NoError(t, err)
+	require.Zero(t, result)
+	require.Len(t, r.secrets.byName, 1, "nothing is stored")
 }
 
 // TestUnreadIdentity: an identity that cannot be read, or understood, is one: it costs no nonce.
@@ -357,6 +380,18 @@ func TestOneShardRefuses(t *testing.T) {
 
 	now = now.Add(time.Hour)
 	require.Equal(t, reasonExpired, reason())
-	fl.use(shards.Identity{Chain: [][]byte{[]byte("new")}, NotAfter: now.Add(time.Hour)})
-	require.Empty(t, reason())
+	refuse("a", used)
+	renewed := shards.Identity{Chain: [][]byte{[]byte("new")}, NotAfter: now.Add(time.Hour)}
+	fl.use(renewed)
+	require.Empty(t, reason(), "that was another certificate")
+
+	refuse("a", renewed)
+	refuse("b", renewed)
+	require.Equal(t, reasonUnaccepted, reason())
+	close(fl.fleets.ready)
+	fl.fleets.byCluster[client.ObjectKey{}] = fl
+	nc := &infrav1.NstanceCluster{Spec: infrav1.NstanceClusterSpec{Shards: []infrav1.Shard{{Name: "a"}, {Name: "b", Address: "127.0.0.1:1"}}}}
+	_, err := fl.fleets.follow(t.Context(), nc, renewed)
+	require.NoError(t, err)
+	require.Empty(t, reason(), "another server answers for shard b")
 }

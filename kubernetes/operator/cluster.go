@@ -127,7 +127,7 @@ func (c *clusterController) provision(ctx context.Context, cluster *clusterv1.Cl
 		if errors.Is(err, nstance.Unavailable) {
 			reason = reasonWaiting
 		}
-		setRegistered(nc, metav1.ConditionFalse, reason, text(err))
+		setRegistered(nc, metav1.ConditionFalse, reason, err.Error())
 		return ctrl.Result{RequeueAfter: retryRegistration}, nil
 	}
 	fl, err := c.fleets.follow(ctx, nc, id)
@@ -177,7 +177,7 @@ func setProvisioned(nc *infrav1.NstanceCluster) {
 // there is something that reaches them.
 func (c *clusterController) reachNodes(ctx context.Context, cluster *clusterv1.Cluster, nc *infrav1.NstanceCluster, fl *fleet) bool {
 	if err := c.drainNodes(ctx, cluster, fl); err != nil {
-		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: unreachedReason(err), Message: text(err)})
+		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: unreachedReason(err), Message: err.Error()})
 		return false
 	}
 	conditions.Set(nc, fl.reachedCondition())
@@ -261,12 +261,3 @@ func connectedCondition(known []infrav1.ShardStatus) metav1.Condition {
 
 // unlessGone ignores that an object that was written is gone: its last finalizer was ours.
 func unlessGone(err error) error { return kerrors.FilterOut(err, apierrors.IsNotFound) }
-
-// text returns what an error says to people: its remedy, too.
-func text(err error) string {
-	msg := err.Error()
-	if e, ok := errors.AsType[*nstance.Error](err); ok && e.Remedy != "" && !strings.Contains(msg, e.Remedy) {
-		msg += " (" + e.Remedy + ")"
-	}
-	return msg
-}

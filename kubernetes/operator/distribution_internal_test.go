@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -77,6 +78,54 @@ func TestSizesWithoutStatus(t *testing.T) {
 		groups: map[string]*infrav1.NstanceShardGroup{"a": group(4), "b": group(1)}, limits: map[string]*capacityLimit{},
 	}
 	require.Equal(t, sizes{"a": 4, "b": 2}, s.sizes([]string{"a", "b"}, sizes{"a": 4, "b": 1}, time.Now()))
+}
+
+// TestSizes: a pool asks shards that lack capacity for no more than they have, if it may. What is
+// chosen to go, and what a shard never had, is no machine that has to stay until others are ready.
+func TestSizes(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	group := func(size, ready int32, holds ...infrav1.Hold) *infrav1.NstanceShardGroup {
+		g := &infrav1.NstanceShardGroup{Spec: infrav1.NstanceShardGroupSpec{Size: &size}}
+		g.Status.Size, g.Status.Ready, g.Status.Holds = &size, &ready, holds
+		return g
+	}
+	soldOut := infrav1.Hold{Kind: holdCapacity}
+	former := infrav1.PoolShard{Name: "a", Limit: ptr.To[int32](3), RetryAt: ptr.To(metav1.NewTime(now.Add(time.Minute)))}
+	for name, c := range map[string]struct {
+		even     bool
+		replicas *int32
+		a, b     *infrav1.NstanceShardGroup
+		has      sizes
+		status   []infrav1.PoolShard
+		want     sizes
+		limits   sizes
+	}{
+		"no groups yet":                   {false, ptr.To[int32](3), nil, nil, nil, nil, sizes{"a": 2, "b": 1}, sizes{}},
+		"one is the default":              {false, nil, nil, nil, nil, nil, sizes{"a": 1, "b": 0}, sizes{}},
+		"a sold-out shard":                {false, ptr.To[int32](8), group(4, 3, soldOut), group(4, 4), sizes{"a": 4, "b": 4}, nil, sizes{"a": 3, "b": 5}, sizes{"a": 3}},
+		"an even split asks nevertheless": {true, ptr.To[int32](8), group(4, 3, soldOut), group(4, 4), sizes{"a": 4, "b": 4}, nil, sizes{"a": 4, "b": 4}, sizes{}},
+		"it was sold out before":          {false, ptr.To[int32](8), group(3, 3), group(5, 5), sizes{"a": 3, "b": 5}, []infrav1.PoolShard{former}, sizes{"a": 3, "b": 5}, sizes{"a": 3}},
+		"back to an even split":           {false, ptr.To[int32](6), group(5, 5), group(1, 1), sizes{"a": 5, "b": 1}, nil, sizes{"a": 5, "b": 3}, sizes{}},
+		"one is chosen to go":             {false, ptr.To[int32](4), group(4, 4), group(0, 0), sizes{"a": 3, "b": 0}, nil, sizes{"a": 3, "b": 2}, sizes{}},
+		"two never came":                  {false, ptr.To[int32](6), group(5, 3, soldOut), group(1, 1), sizes{"a": 5, "b": 1}, nil, sizes{"a": 3, "b": 3}, sizes{"a": 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &poolState{pool: &infrav1.NstanceMachinePool{}, owner: &clusterv1.MachinePool{}, groups: map[string]*infrav1.NstanceShardGroup{}, limits: map[string]*capacityLimit{}}
+			if !c.even {
+				s.pool.Spec.Distribution = infrav1.DistributionFailover
+			}
+			if c.a != nil {
+				s.groups = map[string]*infrav1.NstanceShardGroup{"a": c.a, "b": c.b}
+			}
+			s.owner.Spec.Replicas, s.pool.Status.Shards = c.replicas, c.status
+			require.Equal(t, c.want, s.sizes([]string{"a", "b"}, c.has, now))
+			limits := sizes{}
+			for name, l := range s.limits {
+				limits[name] = l.machines
+			}
+			require.Equal(t, c.limits, limits)
+		})
+	}
 }
 
 // TestLimitOf has a limit begin with a hold for capacity, follow what the shard has, and

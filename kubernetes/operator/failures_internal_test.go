@@ -78,13 +78,28 @@ func TestOneGroupRefused(t *testing.T) {
 	}
 }
 
+// TestLeavesShards: a shard that is no pool's any more has its group deleted, once.
+func TestLeavesShards(t *testing.T) {
+	var changed []string
+	s := sizedPool(1, map[string]int32{"b": 1, "c": 1})
+	s.pool.Name, s.cluster, s.pool.Spec.Group, s.pool.UID = "workers", &clusterv1.Cluster{}, "workers", "1"
+	for name, g := range s.groups {
+		g.Name = name
+	}
+	deleting(s.groups["c"])
+	require.NoError(t, (&poolController{Client: picky{changed: &changed}}).divide(t.Context(), s, []string{"a"}))
+	require.Equal(t, []string{ShardGroupName("workers", "a"), "b"}, changed)
+}
+
 // TestOneGroupStays: nor does one that cannot be deleted with its cluster.
 func TestOneGroupStays(t *testing.T) {
 	var changed []string
 	group := func(name string) infrav1.NstanceShardGroup {
 		return infrav1.NstanceShardGroup{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}}
 	}
-	api := picky{listed: []infrav1.NstanceShardGroup{group("a"), group("b"), group("c")}, refused: "a", changed: &changed}
+	ends := group("d")
+	deleting(&ends)
+	api := picky{listed: []infrav1.NstanceShardGroup{group("a"), group("b"), group("c"), ends}, refused: "a", changed: &changed}
 	c := &clusterController{Client: api, keeper: identity.Keeper{Client: api}}
 	_, err := c.remove(t.Context(), &infrav1.NstanceCluster{})
 	require.ErrorContains(t, err, "a policy says so")

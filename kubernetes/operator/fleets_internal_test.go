@@ -5,21 +5,29 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/memkube"
 	"github.com/nstance-go/nstance/kubernetes/internal/shards"
+	"github.com/nstance-go/nstance/kubernetes/nodedrain"
 )
 
 // machines has a shard have so many ready machines, of which the operator knows.
@@ -172,6 +180,95 @@ func TestConnectionIsTold(t *testing.T) {
 		require.Len(t, c.status.Message, 1024, "the API server takes no longer one")
 		require.Equal(t, since, c.status.LastChange)
 	})
+}
+
+// comparisons counts how often nodes are compared with instances.
+type comparisons struct{ atomic.Int32 }
+
+func (c *comparisons) OfNodes(context.Context, []*corev1.Node) map[types.UID]nodedrain.Known {
+	c.Add(1)
+	return nil
+}
+
+// TestComparesOnConnect: what a shard that is reached again did meanwhile counts for the nodes at
+// once. One that is lost says nothing about them.
+func TestComparesOnConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube, compared := memkube.New(), &comparisons{}
+		kube.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+		drainer, err := nodedrain.New(kube.Config(), drain.New(nil), &nodedrain.Options{Instances: compared})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = drainer.Run(ctx) })
+		fl := &fleet{fleets: newFleets(nil, slog.New(slog.DiscardHandler)), shards: map[string]*connection{}, nodes: &nodeDrainer{Drainer: drainer}}
+		c := &connection{Shard: shards.New(shards.Options{}), status: infrav1.ShardStatus{Name: "a", Connected: new(bool)}}
+		pass(5 * time.Second)
+		began := compared.Load()
+		fl.connectionChanged(c, false, errors.New("lost"))
+		pass(5 * time.Second)
+		require.Equal(t, began, compared.Load())
+		fl.connectionChanged(c, true, nil)
+		pass(5 * time.Second)
+		require.Equal(t, began+1, compared.Load())
+		cancel()
+		running.Wait()
+	})
+}
+
+// TestAddedShardDrains: the operator drains the machines of a shard that is added while it reaches the nodes.
+func TestAddedShardDrains(t *testing.T) {
+	r, _ := newCertificateRig(t, "a")
+	drainer, err := nodedrain.New(memkube.New().Config(), drain.New(nil), nil)
+	require.NoError(t, err)
+	fl := r.fleet()
+	fl.mu.Lock()
+	fl.nodes = &nodeDrainer{Drainer: drainer, access: &nodeAccess{}, cancel: func() {}}
+	fl.mu.Unlock()
+	b := r.shards.Start("b", 1)
+	r.nc.Spec.Shards = append(r.nc.Spec.Shards, infrav1.Shard{Name: "b", Address: b.Operator()})
+	var id nstance.InstanceID
+	r.until(func() bool {
+		for _, i := range r.connection(b).AllInstances() {
+			id = nstance.InstanceID(i.GetId())
+			return i.GetState() == string(nstance.Ready)
+		}
+		return false
+	}, "ready")
+	r.drain(b, id)
+	require.Equal(t, nstance.ExecutorOperator, b.Executor(id))
+}
+
+// TestNodesOfClusters: Clusters of two namespaces may have one name. What reaches the nodes of one
+// ends with its connections.
+func TestNodesOfClusters(t *testing.T) {
+	f, ended := newFleets(nil, slog.New(slog.DiscardHandler)), ""
+	for _, namespace := range []string{"blue", "green"} {
+		nodes := &nodeDrainer{pods: &podWatch{cluster: "c"}, cancel: func() { ended += namespace }}
+		shard := &connection{cancel: func(why error) {
+			require.NoError(t, why, "drains are not given up: another operator may have the cluster")
+			ended += namespace + " a "
+		}}
+		f.byCluster[client.ObjectKey{Namespace: namespace, Name: "infra"}] = &fleet{nodes: nodes, shards: map[string]*connection{"a": shard}}
+	}
+	require.Same(t, f.byCluster[client.ObjectKey{Namespace: "green", Name: "infra"}].nodes, f.nodesOfCluster(client.ObjectKey{Namespace: "green", Name: "c"}))
+	require.Nil(t, f.nodesOfCluster(client.ObjectKey{Namespace: "green", Name: "d"}))
+	f.forget(client.ObjectKey{Namespace: "green", Name: "infra"})
+	require.Equal(t, "green a green", ended)
+	require.Nil(t, f.nodesOfCluster(client.ObjectKey{Namespace: "green", Name: "c"}))
+	require.NotNil(t, f.nodesOfCluster(client.ObjectKey{Namespace: "blue", Name: "c"}))
+}
+
+// TestShardWithGroup: of the shards that have a group, one that is away is not chosen.
+func TestShardWithGroup(t *testing.T) {
+	r, servers := newCertificateRig(t, "a", "b")
+	with := func() string { return r.fleets.shardWith(r.cluster, "web") }
+	require.Equal(t, "a", with())
+	require.Empty(t, r.fleets.shardWith(r.cluster, "nowhere"))
+	require.NoError(t, r.fleet().checkSynced())
+	servers[0].Stop()
+	r.until(func() bool { return with() == "b" }, "the other one")
+	require.ErrorIs(t, r.fleet().checkSynced(), nstance.Unavailable)
 }
 
 // TestAccessIsTold: refused credentials count at once, and what is wrong is as it is now.

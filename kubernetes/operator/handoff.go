@@ -368,9 +368,6 @@ func (s *survey) endCordon(ctx context.Context, n *surveyedNode) error {
 
 // endHandOff takes back what a hand-off did to a workload that does not ask for it any more.
 func (s *survey) endHandOff(ctx context.Context, w *surveyedWorkload) error {
-	if w.Kind != infrav1.KindDeployment {
-		return nil
-	}
 	step := protection.NextStep(&w.Workload, w.scaler(), protection.Progress{Now: s.now, Finished: true})
 	return errors.Join(s.take(ctx, w, step), s.setCosts(ctx, workloadProgress{restored: w.marked()}))
 }
@@ -395,7 +392,6 @@ func (c *protectionController) endUnselected(ctx context.Context, s *survey) err
 		}
 		ended, err := c.endFormer(ctx, s, former)
 		if !ended {
-			s.busy = true
 			former.Admitted, former.Reason, former.ProtectedPods = ptr.To(false), reasonNotSelected, nil
 			former.Message = "it is not selected any more: its hand-off is taken back"
 			s.ending = append(s.ending, former)

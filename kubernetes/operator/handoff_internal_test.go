@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,17 +25,21 @@ import (
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
 )
 
-// A oneDeployment is a cluster with one Deployment and its pods, and a namespace with
-// SpotProtections.
+// A oneDeployment is a cluster with one Deployment, its pods and some Nodes, and a namespace
+// with SpotProtections.
 type oneDeployment struct {
 	client.Client
-	deployment  *appsv1.Deployment
+	deployment  *appsv1.Deployment // nil: it is deleted
 	pods        []corev1.Pod
+	nodes       []corev1.Node
 	protections []infrav1.SpotProtection
 	refuse      error // of each patch; nil: it is accepted
 }
 
 func (o *oneDeployment) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	if o.deployment == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web")
+	}
 	o.deployment.DeepCopyInto(obj.(*appsv1.Deployment))
 	return nil
 }
@@ -45,6 +50,12 @@ func (o *oneDeployment) List(_ context.Context, list client.ObjectList, _ ...cli
 		for i := range o.pods {
 			l.Items = append(l.Items, *o.pods[i].DeepCopy())
 		}
+	case *appsv1.DeploymentList:
+		if o.deployment != nil && o.deployment.Labels[labelSurge] != "" {
+			l.Items = []appsv1.Deployment{*o.deployment}
+		}
+	case *corev1.NodeList:
+		l.Items = o.nodes
 	case *infrav1.SpotProtectionList:
 		l.Items = o.protections
 	}
@@ -56,6 +67,12 @@ func (o *oneDeployment) Patch(_ context.Context, obj client.Object, _ client.Pat
 	case *appsv1.Deployment:
 		if o.refuse == nil {
 			o.deployment = changed
+		}
+	case *corev1.Node:
+		for i := range o.nodes {
+			if o.refuse == nil && o.nodes[i].Name == changed.Name {
+				o.nodes[i] = *changed
+			}
 		}
 	case *corev1.Pod:
 		if o.refuse == nil {
@@ -102,6 +119,8 @@ func TestEvictReusedName(t *testing.T) {
 	require.NoError(t, s.evict(t.Context(), pods))
 	s.objects = oneNode{uid: "old"}
 	require.Panics(t, func() { _ = s.evict(t.Context(), pods) }, "those of the same node are")
+	s.objects = &oneDeployment{} // which has no Node
+	require.NoError(t, s.evict(t.Context(), pods), "nor those of one that is gone")
 }
 
 // evictedNode is a node whose pods are asked to leave. Each eviction is answered by the pod's name.
@@ -180,6 +199,7 @@ func TestEndUnselected(t *testing.T) {
 		s := &survey{sp: sp, objects: cluster, now: time.Now()}
 		err := (&protectionController{uncached: cluster}).endUnselected(t.Context(), s)
 		s.show()
+		require.Equal(t, len(sp.Status.Workloads) > 0, s.busy, "another pass comes soon")
 		return err
 	}
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
@@ -203,6 +223,41 @@ func TestEndUnselected(t *testing.T) {
 			require.NotContains(t, cluster.pods[0].Annotations, corev1.PodDeletionCost)
 			require.NoError(t, pass(cluster, sp))
 			require.Empty(t, sp.Status.Workloads, "nothing is left")
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(*oneDeployment)
+		ended  bool // at the first pass
+	}{
+		"only the record is left":    {func(o *oneDeployment) { o.pods = nil }, false},
+		"only the costs of pods are": {func(o *oneDeployment) { o.deployment.Annotations = nil }, false},
+		"nothing is left":            {func(o *oneDeployment) { o.deployment.Annotations, o.pods = nil, nil }, true},
+		"the Deployment is deleted":  {func(o *oneDeployment) { o.deployment, o.pods = nil, nil }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, sp := surged()
+			c.change(cluster)
+			require.NoError(t, pass(cluster, sp))
+			require.Equal(t, c.ended, len(sp.Status.Workloads) == 0)
+			require.NoError(t, pass(cluster, sp))
+			require.Empty(t, sp.Status.Workloads)
+			for _, pod := range cluster.pods {
+				require.NotContains(t, pod.Annotations, corev1.PodDeletionCost)
+			}
+		})
+	}
+	for name, change := range map[string]func(*infrav1.ProtectedWorkload){
+		"a StatefulSet of its name": func(w *infrav1.ProtectedWorkload) {
+			w.Kind, w.HandOff = infrav1.KindStatefulSet, infrav1.HandOffEviction
+		},
+		"it was not handed off": func(w *infrav1.ProtectedWorkload) { w.HandOff = "" }, // a drain surges it
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, sp := surged()
+			change(&sp.Status.Workloads[0])
+			require.NoError(t, pass(cluster, sp))
+			require.EqualValues(t, 4, *cluster.deployment.Spec.Replicas)
+			require.Empty(t, sp.Status.Workloads)
 		})
 	}
 	t.Run("another SpotProtection hands it off now", func(t *testing.T) {
@@ -246,4 +301,95 @@ func TestHandsOff(t *testing.T) {
 		d := nstance.Drain{StartedAt: now.Add(-c.passed), Deadline: now.Add(c.whole - c.passed), Voluntary: !c.involuntary}
 		require.Equal(t, c.want, handsOff(d, now), "%+v", c)
 	}
+}
+
+// TestHandOffEnds: what a surge did is taken back when the workload is not protected any more, does not
+// ask to be handed off, or has its pods evicted. A StatefulSet's pods have no use of deletion costs.
+func TestHandOffEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*appsv1.Deployment, *surveyedWorkload)
+		replicas int32
+		method   infrav1.HandOffMethod
+	}{
+		"it goes on":                 {func(*appsv1.Deployment, *surveyedWorkload) {}, 4, infrav1.HandOffSurge},
+		"not admitted":               {func(_ *appsv1.Deployment, w *surveyedWorkload) { w.admission = protection.Admission{} }, 2, ""},
+		"not asked for":              {func(d *appsv1.Deployment, _ *surveyedWorkload) { delete(d.Annotations, infrav1.AnnotationHandOff) }, 2, ""},
+		"a GitOps controller has it": {func(d *appsv1.Deployment, _ *surveyedWorkload) { d.Annotations["argocd.argoproj.io/tracking-id"] = "x" }, 2, infrav1.HandOffEviction},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, cluster := leavingSurvey()
+			cluster.deployment.Annotations[infrav1.AnnotationHandOff] = "true"
+			w := &surveyedWorkload{Workload: protection.DeploymentWorkload(cluster.deployment), pods: cluster.pods, admission: protection.Admission{Reason: protection.ReasonAdmitted}}
+			s.workloads = []*surveyedWorkload{w}
+			c.change(cluster.deployment, w)
+			require.NoError(t, (&protectionController{uncached: cluster}).handOff(t.Context(), s))
+			require.Equal(t, c.replicas, *cluster.deployment.Spec.Replicas)
+			require.Equal(t, c.method, w.status.HandOff)
+			require.Equal(t, c.replicas == 4, w.status.Surged != nil)
+		})
+	}
+	s, cluster := leavingSurvey()
+	cluster.pods[0].Annotations = nil
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{infrav1.AnnotationHandOff: "true"}}}
+	w := &surveyedWorkload{Workload: protection.StatefulSetWorkload(set), pods: cluster.pods, admission: protection.Admission{Reason: protection.ReasonAdmitted}}
+	s.workloads = []*surveyedWorkload{w}
+	require.NoError(t, (&protectionController{uncached: cluster}).handOff(t.Context(), s))
+	require.Equal(t, infrav1.HandOffEviction, w.status.HandOff)
+	require.Empty(t, cluster.pods[0].Annotations)
+}
+
+// leavingSurvey is of a surged Deployment, whose one pod is on a node that is drained with time enough.
+func leavingSurvey() (*survey, *oneDeployment) {
+	cluster, sp := surged()
+	sp.Status.Workloads = nil
+	cluster.pods[0].Spec.NodeName = "n"
+	s := &survey{sp: sp, objects: cluster, now: time.Now(), nodes: map[string]*surveyedNode{}}
+	s.with("n", &apiv1.Instance{Drain: &apiv1.Drain{
+		Voluntary: true, Executor: string(nstance.ExecutorOperator), StartedAt: timestamppb.New(s.now), Deadline: timestamppb.New(s.now.Add(time.Hour)),
+	}}).Spec.Unschedulable = true
+	return s, cluster
+}
+
+// TestScalerOfWorkload: an autoscaler of a namespace is a workload's by kind and name.
+func TestScalerOfWorkload(t *testing.T) {
+	w := &surveyedWorkload{Workload: protection.DeploymentWorkload(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}})}
+	for _, target := range []autoscalingv2.CrossVersionObjectReference{{Kind: "StatefulSet", Name: "web"}, {Kind: "Deployment", Name: "api"}, {Kind: "Deployment", Name: "web"}} {
+		require.Nil(t, w.scaler())
+		w.scalers = append(w.scalers, autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: target}})
+	}
+	require.Same(t, &w.scalers[2], w.scaler())
+}
+
+// TestCordonsOpenBridges: a node that others have cordoned gets no mark: its next waking would undo that.
+func TestCordonsOpenBridges(t *testing.T) {
+	for _, cordoned := range []bool{false, true} {
+		s := claiming()
+		s.objects = &recorder{}
+		n := s.bridgeSince("b", time.Minute)
+		n.Spec.Unschedulable = cordoned
+		require.NoError(t, s.cordonBridges(t.Context(), workloadProgress{evictable: []corev1.Pod{on("b", true, nil)}}))
+		require.True(t, n.Spec.Unschedulable)
+		require.Equal(t, cordoned, n.Annotations[annotationBridgeCordon] == "")
+	}
+}
+
+// TestEndsAllCordons: the end of a SpotProtection uncordons what a hand-off has cordoned, as the API
+// server has it. Cordons of others stay, and one of a drain that has not begun at its node.
+func TestEndsAllCordons(t *testing.T) {
+	s, cluster := leavingSurvey()
+	for _, name := range []string{"ours", "drained", "others"} {
+		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7", Annotations: map[string]string{annotationBridgeCordon: "w"}}}
+		n.Spec.Unschedulable = true
+		cluster.nodes = append(cluster.nodes, n)
+	}
+	delete(cluster.nodes[2].Annotations, annotationBridgeCordon)
+	s.with("drained", &apiv1.Instance{Drain: &apiv1.Drain{Executor: string(nstance.ExecutorOperator)}})
+	require.NoError(t, (&protectionController{uncached: cluster}).endHandOffs(t.Context(), s))
+	var cordoned []string
+	for _, n := range cluster.nodes {
+		if n.Spec.Unschedulable {
+			cordoned = append(cordoned, n.Name)
+		}
+	}
+	require.Equal(t, []string{"drained", "others"}, cordoned)
 }

@@ -193,7 +193,7 @@ func (c *machineController) reconcile(ctx context.Context, s *machineState) (ctr
 	}
 	var err error
 	if s.shard, s.api, err = c.fleets.shardOf(s.cluster, nstance.ShardID(m.Spec.Shard)); err != nil {
-		notReady(m, reasonShardLost, text(err))
+		notReady(m, reasonShardLost, err.Error())
 		return c.shardLost(ctx, s)
 	}
 	if i, exists := s.shard.Instance(nstance.InstanceID(m.Spec.InstanceID)); exists {
@@ -230,7 +230,7 @@ func (c *machineController) choose(ctx context.Context, s *machineState) (ctrl.R
 	}
 	shard, _, err := c.fleets.shardOf(s.cluster, nstance.ShardID(name))
 	if err != nil {
-		notReady(m, reasonShardLost, text(err))
+		notReady(m, reasonShardLost, err.Error())
 		return ctrl.Result{}, nil // the shard brings it back
 	}
 	group, ok := shard.Group(nstance.GroupID(m.Spec.Group))
@@ -274,8 +274,8 @@ func (c *machineController) create(ctx context.Context, s *machineState) (ctrl.R
 
 // refuse says that the instance cannot be made as it is: the user must mend it.
 func (c *machineController) refuse(ctx context.Context, s *machineState, err error) (ctrl.Result, error) {
-	conditions.Set(s.m, metav1.Condition{Type: infrav1.ConditionCreateFailed, Status: metav1.ConditionTrue, Reason: reasonNotAccepted, Message: text(err)})
-	notReady(s.m, reasonNotAccepted, text(err))
+	conditions.Set(s.m, metav1.Condition{Type: infrav1.ConditionCreateFailed, Status: metav1.ConditionTrue, Reason: reasonNotAccepted, Message: err.Error()})
+	notReady(s.m, reasonNotAccepted, err.Error())
 	return ctrl.Result{RequeueAfter: retryRefused}, c.tell(ctx, s, nil)
 }
 

@@ -246,6 +246,7 @@ func TestEndedAlone(t *testing.T) {
 		}, shards.End{}, func(t *testing.T, p *machinePass, _ ctrl.Result) { require.Empty(t, p.m.Finalizers) }},
 		"its create has failed": {time.Hour, nil, shards.End{Failed: true, Message: "no capacity"}, func(t *testing.T, p *machinePass, _ ctrl.Result) {
 			require.Equal(t, "no capacity", conditions.GetMessage(p.m, infrav1.ConditionCreateFailed))
+			require.Equal(t, "failed", p.m.Status.State)
 			id, said := p.field("spec", "instanceID")
 			require.True(t, said)
 			require.Nil(t, id)
@@ -255,6 +256,9 @@ func TestEndedAlone(t *testing.T) {
 		"the cloud took it": {time.Hour, nil, gone(nstance.CauseNotice), func(t *testing.T, p *machinePass, _ ctrl.Result) {
 			require.Equal(t, reasonReclaimed, conditions.GetReason(p.m, infrav1.ConditionInterrupted))
 			require.Empty(t, p.dropped, "its owner replaces it")
+		}},
+		"the cloud took a member of a pool": {time.Hour, func(p *machinePass) { p.m.Labels = map[string]string{clusterv1.MachinePoolNameLabel: "pool"} }, gone(nstance.CauseNotice), func(t *testing.T, p *machinePass, _ ctrl.Result) {
+			require.Equal(t, []string{"Machine m"}, p.dropped, "the pool has another")
 		}},
 		"it did not run any more": {time.Hour, nil, gone(nstance.CauseGone), func(t *testing.T, p *machinePass, _ ctrl.Result) {
 			require.Equal(t, reasonMachineGone, conditions.GetReason(p.m, infrav1.ConditionInterrupted))

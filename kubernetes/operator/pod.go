@@ -239,7 +239,7 @@ func (c *podController) keep(ctx context.Context, s *podState) (ctrl.Result, err
 	case errors.Is(err, nstance.Unavailable):
 		return ctrl.Result{RequeueAfter: retryKubeconfig}, nil
 	case errors.Is(err, nstance.Invalid), errors.Is(err, nstance.Denied):
-		return ctrl.Result{RequeueAfter: retryRefused}, s.publish(ctx, eventRefused, text(err))
+		return ctrl.Result{RequeueAfter: retryRefused}, s.publish(ctx, eventRefused, err.Error())
 	}
 	return ctrl.Result{}, err
 }

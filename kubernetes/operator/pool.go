@@ -167,7 +167,7 @@ func (c *poolController) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 		return ctrl.Result{}, c.remove(ctx, s)
 	}
 	if err := c.sync(ctx, s); err != nil {
-		wrong := metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reasonNotAccepted, Message: text(err)}
+		wrong := metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reasonNotAccepted, Message: err.Error()}
 		if errors.Is(err, nstance.Invalid) {
 			wrong.Reason, err = reasonInvalid, reconcile.TerminalError(err) // for the user to mend
 		}
@@ -369,13 +369,21 @@ func (c *poolController) follow(ctx context.Context, s *poolState, name string) 
 	replaced := s.replaced(name, group)
 	var errs []error
 	for _, i := range shard.Instances(nstance.GroupID(s.group())) {
-		if s.members[i.GetId()] == nil && i.GetNodeProviderId() != "" && !i.GetOnDemand() && !i.GetStandby() {
-			errs = append(errs, c.member(ctx, s, name, i))
-		}
-		if why := s.departure(i.GetId(), replaced); why != "" && i.GetDrain() == nil && !nstance.State(i.GetState()).Leaving() {
-			_, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: i.GetId(), Reason: why})
-			errs = append(errs, err)
-		}
+		errs = append(errs, c.followInstance(ctx, s, api, name, i, s.departure(i.GetId(), replaced)))
+	}
+	return errors.Join(errs...)
+}
+
+// followInstance shows one instance of a shard, and has it drained for the reason that the pool
+// has to replace it; empty: none.
+func (c *poolController) followInstance(ctx context.Context, s *poolState, api apiv1.OperatorServiceClient, shard string, i *apiv1.Instance, why string) error {
+	var errs []error
+	if s.members[i.GetId()] == nil && i.GetNodeProviderId() != "" && !i.GetOnDemand() && !i.GetStandby() {
+		errs = append(errs, c.member(ctx, s, shard, i))
+	}
+	if why != "" && i.GetDrain() == nil && !nstance.State(i.GetState()).Leaving() {
+		_, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: i.GetId(), Reason: why})
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

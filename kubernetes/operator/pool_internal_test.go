@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -74,6 +76,43 @@ func TestScaleDownBeforeItArrives(t *testing.T) {
 			}
 			s.plan(shards, time.Now())
 			require.Empty(t, s.replaced("a", &apiv1.Group{Size: c.want["a"]}), "they are on their way out")
+		})
+	}
+}
+
+// threeShards is an API server with an NstanceCluster of shards a, b and c.
+type threeShards struct{ client.Client }
+
+func (threeShards) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	obj.(*infrav1.NstanceCluster).Spec.Shards = []infrav1.Shard{{Name: "a"}, {Name: "b"}, {Name: "c"}} //nolint:forcetypeassert // the test fails
+	return nil
+}
+
+// TestShardsOfPool: a pool is at the shards that it names, else at those of its MachinePool, else at all.
+func TestShardsOfPool(t *testing.T) {
+	_, err := ownerOf(t.Context(), threeShards{}, &clusterv1.Cluster{})
+	require.ErrorIs(t, err, nstance.Unavailable, "its owner is not chosen yet")
+	for name, c := range map[string]struct {
+		pool, domains, want []string
+		wrong               string // field
+	}{
+		"all":                           {nil, nil, []string{"a", "b", "c"}, ""},
+		"its own, in its order":         {[]string{"c", "a"}, []string{"b"}, []string{"c", "a"}, ""},
+		"those of the MachinePool":      {nil, []string{"b"}, []string{"b"}, ""},
+		"an unknown one":                {[]string{"a", "d"}, nil, nil, "spec.shards"},
+		"an unknown one of MachinePool": {nil, []string{"d"}, nil, "MachinePool.spec.failureDomains"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sizedPool(1, nil)
+			s.cluster, s.pool.Spec.Shards, s.owner.Spec.FailureDomains = &clusterv1.Cluster{}, c.pool, c.domains
+			got, err := (&poolController{Client: threeShards{}}).shardsOf(t.Context(), s)
+			require.Equal(t, c.want, got)
+			if c.wrong != "" {
+				require.ErrorIs(t, err, nstance.Invalid)
+				require.ErrorContains(t, err, c.wrong+": ")
+				return
+			}
+			require.NoError(t, err)
 		})
 	}
 }

@@ -94,6 +94,20 @@ func TestShowsPool(t *testing.T) {
 	}
 }
 
+// TestShowsShardsOfPool: a shard's first hold, or what else is wrong, and its limit are shown. A pool is
+// provisioned once one shard has accepted its group.
+func TestShowsShardsOfPool(t *testing.T) {
+	s := shownPool()
+	s.groups["a"].Status.Holds = []infrav1.Hold{{Kind: "budget", Message: "first"}, {Kind: "backoff", Message: "second"}}
+	s.show([]string{"a"})
+	require.Equal(t, "first", s.pool.Status.Shards[0].Message)
+	require.True(t, *s.pool.Status.Initialization.Provisioned)
+	s.limits["a"] = &capacityLimit{machines: 2, retryAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	s.show([]string{"a"})
+	require.EqualValues(t, 2, *s.pool.Status.Shards[0].Limit)
+	require.Contains(t, s.pool.Status.Shards[0].Message, "no capacity for more than 2 machines")
+}
+
 // TestRemovesPool: a Machine goes before the NstanceMachine, since Cluster API drains its node. The pool
 // goes last.
 func TestRemovesPool(t *testing.T) {
@@ -171,6 +185,69 @@ func TestUnhealthyMember(t *testing.T) {
 		conditions.Set(s.shown["a-1"], metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: "X"})
 	}
 	require.Contains(t, s.departure("a-1", nil), "MachineHealthCheck")
+}
+
+// A drainAPI records which instances a shard is asked to drain.
+type drainAPI struct {
+	apiv1.OperatorServiceClient
+	reasons []string
+}
+
+func (a *drainAPI) DrainInstance(_ context.Context, r *apiv1.DrainInstanceRequest, _ ...grpc.CallOption) (*apiv1.DrainInstanceResponse, error) {
+	a.reasons = append(a.reasons, r.GetReason())
+	return &apiv1.DrainInstanceResponse{}, nil
+}
+
+// TestFollowsInstance: members of the group with a machine are shown, once. Instances by request are
+// of other Machines, and no health check shall replace what stands by. What leaves is not drained again.
+func TestFollowsInstance(t *testing.T) {
+	for name, c := range map[string]struct {
+		instance *apiv1.Instance
+		why      string
+		shown    bool
+		drained  bool
+	}{
+		"a member":           {&apiv1.Instance{Id: "a-9", State: "booting", NodeProviderId: "sim:///9"}, "", true, false},
+		"known":              {&apiv1.Instance{Id: "a-0", State: "ready", NodeProviderId: "sim:///0"}, "", false, false},
+		"without a machine":  {&apiv1.Instance{Id: "a-9", State: "provisioning"}, "", false, false},
+		"made by request":    {&apiv1.Instance{Id: "a-9", State: "ready", NodeProviderId: "sim:///9", OnDemand: true}, "", false, false},
+		"standing by":        {&apiv1.Instance{Id: "a-9", State: "parked", NodeProviderId: "sim:///9", Standby: true}, "", false, false},
+		"to be replaced":     {&apiv1.Instance{Id: "a-0", State: "ready", NodeProviderId: "sim:///0"}, "unhealthy", false, true},
+		"about to be parked": {&apiv1.Instance{Id: "a-0", State: "ready", NodeProviderId: "sim:///0", Drain: &apiv1.Drain{}}, "unhealthy", false, false},
+		"being deleted":      {&apiv1.Instance{Id: "a-0", State: "deleting", NodeProviderId: "sim:///0"}, "unhealthy", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, made, api := shownPool(), &creator{}, &drainAPI{}
+			s.cluster = &clusterv1.Cluster{}
+			require.NoError(t, (&poolController{Client: made}).followInstance(t.Context(), s, api, "a", c.instance, c.why))
+			require.Equal(t, c.shown, len(made.made) == 1)
+			require.Equal(t, c.drained, slices.Equal(api.reasons, []string{c.why}))
+		})
+	}
+}
+
+// TestFollowsOwnGroup: nothing is shown of a group that the shard has not accepted for the pool, nor
+// of one at a shard that is away.
+func TestFollowsOwnGroup(t *testing.T) {
+	r, servers := newCertificateRig(t, "a")
+	ids := r.machines(servers[0], 1)
+	for name, c := range map[string]struct {
+		shard    string
+		observed int64
+		want     bool
+	}{
+		"accepted":           {"a", 1, true},
+		"not accepted":       {"a", 0, false},
+		"of an absent shard": {"b", 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, made := sizedPool(1, map[string]int32{c.shard: 0}), &creator{}
+			s.pool.Spec.Group, s.cluster, s.claimant = "web", r.cluster, "us"
+			s.groups[c.shard].Status.ObservedGeneration = c.observed
+			require.NoError(t, (&poolController{Client: made, fleets: r.fleets}).follow(t.Context(), s, c.shard))
+			require.Equal(t, c.want, s.members[string(ids[0])] != nil)
+		})
+	}
 }
 
 // A groupAPI records which requests for groups a shard gets.
@@ -280,6 +357,42 @@ func TestRemovesGroup(t *testing.T) {
 			require.Equal(t, c.want, api.asked)
 			require.Equal(t, c.gone, len(sg.Finalizers) == 0)
 		})
+	}
+}
+
+// TestDeletesUndrained: with their cluster the members of a group are deleted, each once and without a
+// drain. Instances by request are not its members.
+func TestDeletesUndrained(t *testing.T) {
+	members := []*apiv1.Instance{{Id: "a-0", State: "ready"}, {Id: "a-1", State: "draining"}, {Id: "a-2", State: "deleting"}, {Id: "a-3", State: "ready", OnDemand: true}}
+	for name, c := range map[string]struct {
+		answer error
+		failed bool
+	}{
+		"accepted":                  {nil, false},
+		"they have just ended":      {nstance.Errorf(nstance.NotFound, "no"), false},
+		"the shard does not answer": {nstance.Errorf(nstance.Unavailable, "away"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := &requestAPI{err: c.answer}
+			require.Equal(t, c.failed, deleteUndrained(t.Context(), api, members) != nil)
+			require.Len(t, api.deleted, 2)
+			for i, r := range api.deleted {
+				require.Equal(t, members[i].GetId(), r.GetId())
+				require.True(t, r.GetNoDrain())
+			}
+		})
+	}
+	r, servers := newCertificateRig(t, "a")
+	ids := r.machines(servers[0], 1)
+	for _, ends := range []bool{false, true} {
+		sg, cluster, api := &infrav1.NstanceShardGroup{Spec: infrav1.NstanceShardGroupSpec{Group: "web"}}, &clusterv1.Cluster{}, &requestAPI{}
+		if ends {
+			deleting(cluster)
+		}
+		at := shardCopy{Shard: r.connection(servers[0]).Shard, api: api, now: &apiv1.Group{Owner: "us", Removing: true}, owner: "us"}
+		_, err := (&shardGroupController{}).remove(t.Context(), sg, cluster, at)
+		require.NoError(t, err)
+		require.Equal(t, ends, len(api.deleted) == 1 && api.deleted[0].GetId() == string(ids[0]))
 	}
 }
 

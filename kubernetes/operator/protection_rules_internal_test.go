@@ -44,6 +44,18 @@ func (r *recorder) Patch(_ context.Context, obj client.Object, patch client.Patc
 	return err
 }
 
+// Status takes patches of statuses too.
+func (r *recorder) Status() client.SubResourceWriter { return statusRecorder{of: r} }
+
+type statusRecorder struct {
+	client.SubResourceWriter
+	of *recorder
+}
+
+func (s statusRecorder) Patch(ctx context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.of.Patch(ctx, obj, patch)
+}
+
 // claiming is a SpotProtection with a group that stands by, and a claim for node n.
 func claiming() *survey {
 	s := &survey{sp: &infrav1.SpotProtection{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), nodes: map[string]*surveyedNode{}}
@@ -151,12 +163,18 @@ func TestSharedClaims(t *testing.T) {
 
 // TestReleasesForAll: the end of all claims leaves those that another SpotProtection ends to that.
 func TestReleasesForAll(t *testing.T) {
-	s := claiming()
-	other := claiming().sp
-	other.Name = "z"
-	c := &protectionController{uncached: &recorder{protections: []infrav1.SpotProtection{*other}}} // no shard is reached
-	require.NoError(t, c.releaseAll(t.Context(), s))
-	require.Equal(t, s.now, s.sp.Status.Claims[0].Released.Time)
+	for _, name := range []string{"a", "z"} {
+		s := claiming()
+		other := claiming().sp
+		other.Name = name
+		before := s.sp.Status.Claims[0]
+		before.Released = metav1.NewTime(s.now.Add(-time.Hour))
+		s.sp.Status.Claims = append(s.sp.Status.Claims, before)
+		c := &protectionController{uncached: &recorder{protections: []infrav1.SpotProtection{*other}}} // no shard is reached
+		require.NoError(t, c.releaseAll(t.Context(), s))
+		require.Equal(t, s.now, s.sp.Status.Claims[0].Released.Time)
+		require.Equal(t, before, s.sp.Status.Claims[1], "it had ended")
+	}
 }
 
 // TestNoGroupStandsBy: while a shard is away it may have the group.
@@ -220,8 +238,13 @@ func TestClaimIsNeeded(t *testing.T) {
 		"another group":        {func(s *survey) { s.sp.Spec.Standby.Group = "other" }, "another group is to stand by"},
 		"the node stays":       {func(s *survey) { s.with("n", nil); s.workload(1, on("n", true, nil)) }, "the node stays"},
 		"pods are on the node": {func(s *survey) { s.nodes["n"] = lostNode("n", "e1"); s.workload(1, on("n", true, nil)) }, ""},
-		"they are ready":       {func(s *survey) { s.with("m", nil); s.workload(1, on("m", true, nil)) }, "its pods are ready on other nodes"},
-		"they are not ready":   {func(s *survey) { s.with("m", nil); s.workload(1, on("m", false, nil)) }, ""},
+		"a pod there has ended": {func(s *survey) {
+			s.nodes["n"] = lostNode("n", "e1")
+			w := s.workload(0, on("n", false, nil))
+			w.pods[0].Status.Phase = corev1.PodSucceeded
+		}, "its pods are ready on other nodes"},
+		"they are ready":     {func(s *survey) { s.with("m", nil); s.workload(1, on("m", true, nil)) }, "its pods are ready on other nodes"},
+		"they are not ready": {func(s *survey) { s.with("m", nil); s.workload(1, on("m", false, nil)) }, ""},
 		"ready, without a surge": {func(s *survey) {
 			s.with("m", nil)
 			s.workload(2, on("m", true, nil)).Object.GetAnnotations()[protection.AnnotationSurge] = `{"added":1,"replicas":2}`
@@ -479,6 +502,9 @@ func TestSurgesAskedFor(t *testing.T) {
 	require.False(t, s.waits(d, pod, d.StartedAt), "the pod would stay whatever runs elsewhere")
 	delete(pod.Annotations, "karpenter.sh/do-not-disrupt")
 	require.False(t, s.waits(d, pod, d.StartedAt.Add(5*time.Minute)), "the second half is for evictions")
+	unlimited := nstance.Drain{StartedAt: now, Deadline: now.Add(nstance.UnlimitedDrain)}
+	require.True(t, s.waits(unlimited, pod, now.Add(handOffTime-1)))
+	require.False(t, s.waits(unlimited, pod, now.Add(handOffTime)), "a drain without a limit too")
 	d.Deadline = now.Add(-time.Hour)
 	d.StartedAt = d.Deadline.Add(-leastSurge + time.Second)
 	require.False(t, s.waits(d, pod, d.StartedAt), "no pod is ready within that time")

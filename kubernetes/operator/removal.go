@@ -16,7 +16,6 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
-	"github.com/nstance-go/nstance/kubernetes/internal/shards"
 )
 
 // removalInterval is between two looks at the groups of a cluster that is deleted.
@@ -50,7 +49,7 @@ func (c *clusterController) remove(ctx context.Context, nc *infrav1.NstanceClust
 	})
 	id, err := c.keeper.Load(ctx, nc)
 	if err != nil {
-		setRegistered(nc, metav1.ConditionFalse, reasonRefused, text(err))
+		setRegistered(nc, metav1.ConditionFalse, reasonRefused, err.Error())
 		return ctrl.Result{RequeueAfter: retryRegistration}, nil
 	}
 	fl, err := c.fleets.follow(ctx, nc, id)
@@ -61,12 +60,12 @@ func (c *clusterController) remove(ctx context.Context, nc *infrav1.NstanceClust
 	return ctrl.Result{RequeueAfter: min(removalInterval, c.keepCertificate(ctx, nc, fl))}, nil
 }
 
-// deleteUndrained deletes the members of a group whose cluster is deleted: like Cluster API,
-// without a drain, since there is no other node for their pods. Instances by request are of
-// Machines, maybe of another cluster.
-func deleteUndrained(ctx context.Context, shard *shards.Shard, api apiv1.OperatorServiceClient, group nstance.GroupID) error {
+// deleteUndrained deletes those instances of a group that are its members, since its cluster is
+// deleted: like Cluster API, without a drain, since there is no other node for their pods. Instances
+// by request are of Machines, maybe of another cluster.
+func deleteUndrained(ctx context.Context, api apiv1.OperatorServiceClient, ofGroup []*apiv1.Instance) error {
 	var errs []error
-	for _, i := range shard.Instances(group) {
+	for _, i := range ofGroup {
 		if i.GetOnDemand() || nstance.State(i.GetState()) == nstance.Deleting {
 			continue
 		}

@@ -230,7 +230,7 @@ func (c *shardGroupController) remove(ctx context.Context, sg *infrav1.NstanceSh
 	}
 	group := nstance.GroupID(sg.Spec.Group)
 	if !cluster.DeletionTimestamp.IsZero() {
-		if err := deleteUndrained(ctx, at.Shard, at.api, group); err != nil {
+		if err := deleteUndrained(ctx, at.api, at.Instances(group)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -265,8 +265,8 @@ func (at shardCopy) giveUp(ctx context.Context) (err error) {
 // notSynced says why a group is not as its spec says. How many of its machines are ready is not
 // known then.
 func notSynced(sg *infrav1.NstanceShardGroup, reason string, err error) {
-	conditions.Set(sg, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reason, Message: text(err)})
-	conditions.Set(sg, metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionUnknown, Reason: reason, Message: text(err)})
+	conditions.Set(sg, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reason, Message: err.Error()})
+	conditions.Set(sg, metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionUnknown, Reason: reason, Message: err.Error()})
 }
 
 // show sets the status to what the shard has.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
+	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 )
@@ -178,4 +179,36 @@ func TestShowsGroup(t *testing.T) {
 	now.Ready = 4
 	show(sg, now)
 	require.True(t, conditions.IsTrue(sg, "Ready"))
+}
+
+// TestFollowsGroup: nothing is asked for a group of another owner, nor for one that the shard does not have
+// and nothing says what it is made from. What the shard refuses is asked for again after a while.
+func TestFollowsGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		now      *apiv1.Group
+		template string
+		err      error
+		want     []string
+		reason   string
+		again    time.Duration
+		failed   bool
+	}{
+		"ours":                      {&apiv1.Group{Owner: "us", IsStatic: true}, "", nil, []string{"update"}, reasonSynced, 0, false},
+		"another owner's":           {&apiv1.Group{Owner: "them", IsStatic: true}, "", nil, nil, reasonOtherOwner, retryOwned, false},
+		"none, and no template":     {nil, "", nil, nil, reasonNoGroup, 0, false},
+		"none":                      {nil, "vm", nil, []string{"create"}, reasonSynced, 0, false},
+		"it is refused":             {nil, "vm", nstance.Errorf(nstance.Invalid, "no"), []string{"create"}, reasonNotAccepted, retryRefused, false},
+		"it is not permitted":       {nil, "vm", nstance.Errorf(nstance.Denied, "no"), []string{"create"}, reasonNotAccepted, retryRefused, false},
+		"another owner was first":   {nil, "vm", nstance.Errorf(nstance.Conflict, "no"), []string{"create"}, reasonNotAccepted, retryOwned, false},
+		"the shard does not answer": {nil, "vm", nstance.Errorf(nstance.Unavailable, "no"), []string{"create"}, reasonNotAccepted, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sg, api := &infrav1.NstanceShardGroup{Spec: infrav1.NstanceShardGroupSpec{Group: "web", Size: ptr.To[int32](1), Template: c.template}}, &groupAPI{err: c.err}
+			result, err := (&shardGroupController{}).follow(t.Context(), sg, shardCopy{api: api, now: c.now, owner: "us"})
+			require.Equal(t, c.failed, err != nil)
+			require.Equal(t, c.want, api.asked)
+			require.Equal(t, c.reason, conditions.GetReason(sg, infrav1.ConditionSynced))
+			require.Equal(t, c.again, result.RequeueAfter)
+		})
+	}
 }

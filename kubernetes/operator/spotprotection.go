@@ -115,7 +115,7 @@ func (c *protectionController) ofChange(ch change) (out []client.ObjectKey) {
 	if err := c.List(c.fleets.lead(), &list, client.InNamespace(ch.cluster.Namespace)); err != nil || len(list.Items) == 0 {
 		return nil // a cache that has started does not fail
 	}
-	if i := c.fleets.instance(ch); ch.instance != "" && !i.GetStandby() && i.GetDrain() == nil {
+	if ch.instance != "" && !concernsProtection(c.fleets.instance(ch)) {
 		return nil
 	}
 	for i := range list.Items {
@@ -125,6 +125,9 @@ func (c *protectionController) ofChange(ch change) (out []client.ObjectKey) {
 	}
 	return out
 }
+
+// concernsProtection reports whether an instance is one that stands by, or is drained.
+func concernsProtection(i *apiv1.Instance) bool { return i.GetStandby() || i.GetDrain() != nil }
 
 // Reconcile implements reconcile.Reconciler.
 func (c *protectionController) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
@@ -213,7 +216,7 @@ func failed(sp *infrav1.SpotProtection, reason string, err error) (ctrl.Result, 
 }
 
 func unsynced(sp *infrav1.SpotProtection, reason string, err error) {
-	conditions.Set(sp, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reason, Message: clip.Text(text(err), 1024)})
+	conditions.Set(sp, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionFalse, Reason: reason, Message: clip.Text(err.Error(), 1024)})
 }
 
 // A surveyedNode is a node, and what is known of its end.

@@ -171,6 +171,11 @@ func (c *protectionController) ask(ctx context.Context, s *survey, claim *infrav
 	if err != nil {
 		return err
 	}
+	return s.askAt(ctx, claims, claim)
+}
+
+// askAt claims a machine at a shard.
+func (s *survey) askAt(ctx context.Context, claims claimClient, claim *infrav1.StandbyClaim) error {
 	duration := s.claimDuration()
 	resp, err := claims.ClaimStandby(ctx, &apiv1.ClaimStandbyRequest{
 		Group: claim.Group, Node: claim.Node, EventId: claim.EventID, Reason: claim.Reason, Duration: durationpb.New(duration),
@@ -340,7 +345,7 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// release ends a claim at the shard. One that the shard does not know has ended.
+// release ends a claim at the shard.
 func (c *protectionController) release(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
 	claims, err := c.claimsOf(s, claim.Group)
 	if errors.Is(err, nstance.Invalid) {
@@ -349,7 +354,12 @@ func (c *protectionController) release(ctx context.Context, s *survey, claim *in
 	if err != nil {
 		return err
 	}
-	_, err = claims.ReleaseStandby(ctx, &apiv1.ReleaseStandbyRequest{Group: claim.Group, Node: claim.Node})
+	return releaseAt(ctx, claims, claim)
+}
+
+// releaseAt ends a claim at a shard. One of a group that was removed meanwhile has ended.
+func releaseAt(ctx context.Context, claims claimClient, claim *infrav1.StandbyClaim) error {
+	_, err := claims.ReleaseStandby(ctx, &apiv1.ReleaseStandbyRequest{Group: claim.Group, Node: claim.Node})
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
