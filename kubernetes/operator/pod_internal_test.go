@@ -128,7 +128,6 @@ type podPass struct {
 	podManagement
 	uncached podManagement
 	kube     *memkube.Server // with the pod
-	shards   map[string]*connection
 }
 
 func newPodPass(t *testing.T) *podPass {
