@@ -11,11 +11,10 @@ import (
 const (
 	firstBackoff = time.Second     // the longest wait after the first failure
 	maxBackoff   = 5 * time.Second // and after the fourth and later ones, until the outage is long
-	// shortOutage is the number of rounds of all addresses after which an outage is long:
-	// each attempt has a wait of its own from then on, and the longest doubles up to
-	// slowBackoff. The mean of all waits until then is a minute. A takeover is shorter, with
-	// the handshakes of 10,000 agents after it.
-	shortOutage = 25
+	// shortOutage is the number of failures after which an outage is long: the
+	// longest wait doubles from then on, up to slowBackoff. The mean of all waits
+	// until then is 21 s, three times as long as a takeover.
+	shortOutage = 10
 	// slowBackoff is the longest wait in a long outage, and after a refusal. With
 	// full jitter an agent dials every 30 s on average, and 10,000 agents dial 333
 	// times a second.
@@ -48,9 +47,8 @@ func backoff(failures int, limit time.Duration) time.Duration {
 type route struct {
 	addrs     []string // the configured ones, never empty
 	next      int
-	untried   int      // addresses of this round: each is tried as soon as the one before has failed
 	suggested []string // by a server that redirected the agent; tried first, once each
-	failures  int      // of rounds, in a row
+	failures  int      // in a row
 	redirects int      // in a row, since the last stable session
 	refused   bool     // the last failure was a refusal
 	skipWait  bool
@@ -66,18 +64,12 @@ func (r *route) step() (addr string, wait time.Duration) {
 	}
 	addr = r.addrs[r.next%len(r.addrs)]
 	r.next++
-	switch {
-	case r.untried > 0:
-		r.untried--
-	case r.failures < shortOutage && !r.refused:
-		r.untried = len(r.addrs) - 1
-	}
 	return addr, wait
 }
 
 func (r *route) wait() time.Duration {
 	switch {
-	case r.skipWait || r.failures == 0 || r.untried > 0:
+	case r.skipWait || r.failures == 0:
 		return 0
 	case r.refused:
 		return slowBackoff/2 + jitter(slowBackoff/2)
@@ -94,21 +86,15 @@ func outageBackoff(failures int) time.Duration {
 	return sleep.Backoff(failures-shortOutage+1, maxBackoff, slowBackoff)
 }
 
-// recordFailure records the end of an attempt or of a session, after which a round begins:
-// agents that lost their server together must not dial the next one together. A stable
-// session resets the count. After a refusal by the last address of a round the next wait is long.
+// recordFailure records the end of an attempt or of a session. A stable session
+// resets the count. After a refusal the next wait is long, but only once every
+// address has refused.
 func (r *route) recordFailure(session time.Duration, refused bool) {
 	if session >= stableAfter {
 		r.failures, r.redirects = 0, 0
 	}
-	if session > 0 {
-		r.untried = 0
-	}
-	if r.untried > 0 {
-		return
-	}
 	r.failures++
-	r.refused = refused && session == 0
+	r.refused = refused && r.failures >= len(r.addrs)
 }
 
 // shortenBackoff returns from the backoff of a long outage to that of a short one:
@@ -119,7 +105,7 @@ func (r *route) shortenBackoff() { r.failures = min(r.failures, shortOutage) }
 // itself ended a working session.
 func (r *route) reconnectNow(addr string) {
 	r.suggested = []string{addr}
-	r.untried, r.failures, r.skipWait, r.refused = 0, 0, true, false
+	r.failures, r.skipWait, r.refused = 0, true, false
 }
 
 // redirect makes the next attempt immediate, first to the suggested addresses,
@@ -130,7 +116,7 @@ func (r *route) redirect(addrs []string, session time.Duration) {
 	}
 	r.failures++
 	r.redirects++
-	r.untried, r.refused, r.skipWait = 0, false, r.redirects <= maxRedirects
+	r.refused, r.skipWait = false, r.redirects <= maxRedirects
 	r.suggested = nil
 	for _, addr := range addrs[:min(len(addrs), maxSuggested)] {
 		if validAddr(addr) && !slices.Contains(r.suggested, addr) {
