@@ -111,8 +111,8 @@ type Advertise struct {
 // certificate, or not yet.
 type Connections struct {
 	Max          int           `name:"max" default:"20000" min:"1" max:"1000000" doc:"connections to all ports together; each agent holds one" restart:"true"`
-	Anonymous    int           `name:"anonymous" default:"1024" min:"1" max:"1000000" doc:"of them, those of anonymous clients; one more closes the oldest" restart:"true"`
-	PerSource    int           `name:"per_source" default:"256" min:"1" max:"1000000" doc:"connections of anonymous clients from one address, or one /64 of IPv6; one more closes the oldest" restart:"true"`
+	Anonymous    int           `name:"anonymous" default:"1024" min:"1" max:"1000000" doc:"of them, those of anonymous clients; one more closes the oldest, last of all those in the middle of a handshake" restart:"true"`
+	PerSource    int           `name:"per_source" default:"256" min:"1" max:"1000000" doc:"connections of anonymous clients from one address, or one /64 of IPv6; one more closes the oldest likewise" restart:"true"`
 	PerClient    int           `name:"per_client" default:"64" min:"1" max:"1000000" doc:"connections of one agent, operator, administrator or shard's servers; one more closes the oldest" restart:"true"`
 	Handshake    time.Duration `name:"handshake" default:"10s" min:"1ms" max:"5m" doc:"how long a client may take to show its certificate" restart:"true"`
 	AnonymousAge time.Duration `name:"anonymous_age" default:"1m" min:"1ms" max:"1h" doc:"how long a connection to the ports for registration and HTTP may last, where clients stay anonymous" restart:"true"`

@@ -44,7 +44,7 @@ func (c closable) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	gated, _ := raw.(*gatedConn)
 	gated.handshake(true)
 	if gated != nil {
-		turn := shaking(raw, gated.gate)
+		turn := newShaking(gated)
 		defer turn.end()
 		raw = turn
 	}

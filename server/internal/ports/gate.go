@@ -21,7 +21,9 @@ import (
 // at a certain age; identified ones are bounded per client, whatever their address,
 // because a whole fleet may share one.
 //
-// At a limit the oldest connection is closed. A handshake takes milliseconds, and
+// At a limit the oldest connection is closed, of anonymous ones only then one whose
+// handshake the server has answered within a second: where many come at once such are the
+// oldest, and have cost most. A handshake takes milliseconds, and
 // connections that are held open are older, so clients with certificates connect
 // even while others hold every anonymous connection, from the same address too. Where
 // clients with certificates hold nearly all connections, the client with the most, in
@@ -122,6 +124,7 @@ type gatedConn struct {
 	identity nstance.Identity // zero: none was shown
 	refused  error            // why the identity is not in use any more
 	shaking  bool             // its handshake is not complete
+	answered time.Time        // when the server first wrote; zero: it has not
 	closed   bool
 	read     int64     // bytes so far
 	requests list.List // of *request, oldest first: those that are not complete
@@ -149,6 +152,28 @@ func (c *gatedConn) handshake(begins bool) {
 	c.shaking = begins
 }
 
+// setAnswered says that the server has answered the client's first message.
+func (c *gatedConn) setAnswered() {
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	c.answered = time.Now()
+}
+
+// answerGrace is how long a client may take for the rest of its handshake and, to register, for a
+// call, before its connection is one of those that give way first.
+const answerGrace = time.Second
+
+// oldest returns the anonymous connection of a list that gives way. It needs the lock.
+func oldest(conns *list.List) *list.Element {
+	now := time.Now()
+	for e := conns.Front(); e != nil; e = e.Next() {
+		if c, _ := e.Value.(*gatedConn); c.answered.IsZero() || now.Sub(c.answered) >= answerGrace {
+			return e
+		}
+	}
+	return conns.Front()
+}
+
 // admit returns nil where the connection is beyond the limits.
 func (g *Gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
 	c := &gatedConn{Conn: conn, gate: g, maxAge: maxAge}
@@ -157,9 +182,9 @@ func (g *Gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
 	defer g.mu.Unlock()
 	switch from := g.anonymous.clients[source]; {
 	case from != nil && from.conns.Len() >= g.limits.PerSource:
-		g.displace(from.conns.Front())
+		g.displace(oldest(&from.conns))
 	case g.anonymous.conns.Len() >= g.limits.Anonymous, g.open >= g.limits.Max && g.anonymous.conns.Len() > 0:
-		g.displace(g.anonymous.conns.Front())
+		g.displace(oldest(&g.anonymous.conns))
 	case g.open >= g.limits.Max:
 		g.logDisplaced()
 		return nil

@@ -50,6 +50,32 @@ func TestConnectionsGiveWay(t *testing.T) {
 		require.True(t, first.closed)
 		require.False(t, second.closed)
 	})
+	t.Run("first those that the server has not answered within a second", func(t *testing.T) {
+		for name, limits := range map[string]config.Connections{
+			"of a source": {Max: 100, Anonymous: 100, PerSource: 3, PerClient: 100},
+			"of all":      {Max: 100, Anonymous: 3, PerSource: 100, PerClient: 100},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := limited(t, limits)
+					come := func() *gatedConn { return g.from("10.0.0.1", time.Hour) }
+					first, second, waiting := come(), come(), come()
+					first.setAnswered()
+					second.setAnswered()
+					third := come()
+					require.True(t, waiting.closed)
+					require.False(t, first.closed || second.closed)
+					third.setAnswered()
+					fourth := come()
+					require.True(t, first.closed, "nobody is kept out")
+					<-time.After(answerGrace)
+					come()
+					require.True(t, second.closed, "it had its time")
+					require.False(t, third.closed || fourth.closed)
+				})
+			})
+		}
+	})
 	t.Run("of all, but for a reserve, the client with the most in the tenant with the most", func(t *testing.T) {
 		g := limited(t, config.Connections{Max: 16, Anonymous: 16, PerSource: 100, PerClient: 100})
 		require.Equal(t, 2, g.reserve())

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"math"
-	"net"
 	"runtime"
 	"time"
 
@@ -27,33 +26,32 @@ func newTurns() *fair.Queue[string] {
 // who may take any time. Once the server has answered it waits for no turn: what is half done
 // goes first.
 type shakingConn struct {
-	net.Conn
-	gate     *Gate
-	ahead    *bufio.Reader // what the client sent at once is read at once, and costs one turn; nil: the handshake is complete and this is read
-	release  func()        // gives its turn back; nil: it has none
-	answered bool
-	done     bool // the handshake is complete, and takes no turns any more
+	*gatedConn
+	ahead     *bufio.Reader // what the client sent at once is read at once, and costs one turn; nil: the handshake is complete and this is read
+	release   func()        // gives its turn back; nil: it has none
+	answering bool          // the server has answered
+	done      bool          // the handshake is complete, and takes no turns any more
 }
 
-// shaking returns a connection whose handshake begins.
-func shaking(conn net.Conn, gate *Gate) *shakingConn {
-	return &shakingConn{Conn: conn, gate: gate, ahead: bufio.NewReader(conn)}
+// newShaking returns a connection whose handshake begins.
+func newShaking(conn *gatedConn) *shakingConn {
+	return &shakingConn{gatedConn: conn, ahead: bufio.NewReader(conn)}
 }
 
 // Read implements net.Conn. Fails with Unavailable where no turn came.
 func (c *shakingConn) Read(p []byte) (int, error) {
 	switch {
 	case c.ahead == nil:
-		return c.Conn.Read(p)
+		return c.gatedConn.Read(p)
 	case c.ahead.Buffered() > 0:
 		return c.ahead.Read(p)
 	case c.done:
 		c.ahead = nil // idle connections cost no buffer
-		return c.Conn.Read(p)
+		return c.gatedConn.Read(p)
 	}
 	c.leave()
 	n, err := c.ahead.Read(p)
-	if err == nil && !c.answered {
+	if err == nil && !c.answering {
 		err = c.await()
 	}
 	return n, err
@@ -61,10 +59,11 @@ func (c *shakingConn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *shakingConn) Write(p []byte) (int, error) {
-	if !c.done {
-		c.answered = true
+	if !c.done && !c.answering {
+		c.answering = true
+		c.setAnswered()
 	}
-	return c.Conn.Write(p)
+	return c.gatedConn.Write(p)
 }
 
 func (c *shakingConn) await() error {

@@ -172,7 +172,7 @@ func TestOneTurnForOneHello(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
 		defer server.Close()
-		conn := shaking(&sourced{Conn: server, from: one}, d.gate)
+		conn := newShaking(d.gate.admit(&sourced{Conn: server, from: one}, time.Hour))
 		go func() { _, _ = client.Write(make([]byte, 1000)) }()
 		free()
 		_, err := io.ReadFull(conn, make([]byte, 5))
