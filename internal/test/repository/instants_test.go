@@ -57,7 +57,7 @@ var comparedInstants = map[string]map[string]string{
 		"server/internal/groups/marks.go":                      "findSecrets",
 		"server/internal/keys/keys.go":                         "age",
 		"server/internal/peers/peers.go":                       "forgetAbsent",
-		"server/internal/ports/gate.go":                        "logDisplaced",
+		"server/internal/ports/gate.go":                        "logDisplaced oldest",
 		"server/internal/registrar/exposure.go":                "admit dropOld",
 		"server/limits.go":                                     "dropAbuser refusalOf remember",
 		"server/listeners.go":                                  "closeOld",
