@@ -2,6 +2,7 @@ package ports
 
 import (
 	"crypto/tls"
+	"encoding/binary"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -16,34 +17,29 @@ import (
 // TestCrowd: of many clients that come at once again and again, at some distance, more than the
 // gate lets in, most handshakes that the server has answered end well.
 func TestCrowd(t *testing.T) {
-	const clients, most = 300, 32
+	const clients, most = 120, 16
 	for name, c := range map[string]struct {
 		limits config.Connections
-		from   func(i int) net.IP
+		apart  bool
 	}{
-		"each has its address": {
-			config.Connections{Max: 10 * clients, Anonymous: most, PerSource: clients, PerClient: 1},
-			func(i int) net.IP { return net.IPv4(127, 1, byte(i>>8), byte(i)) },
-		},
-		"all have one": {
-			config.Connections{Max: 10 * clients, Anonymous: 10 * clients, PerSource: most, PerClient: 1},
-			func(int) net.IP { return net.IPv4(127, 0, 0, 1) },
-		},
+		"each has its address": {config.Connections{Max: 10 * clients, Anonymous: most, PerSource: clients, PerClient: 1}, true},
+		"all have one":         {config.Connections{Max: 10 * clients, Anonymous: 10 * clients, PerSource: most, PerClient: 1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Less(t, crowd(t, c.limits, clients, c.from), 5*clients)
+			require.Less(t, crowd(t, c.limits, clients, c.apart), 5*clients)
 		})
 	}
 }
 
 // crowd returns how many handshakes the server has answered when each client has got through.
-func crowd(t *testing.T, limits config.Connections, clients int, source func(i int) net.IP) int {
+// Clients that are apart have no address in common.
+func crowd(t *testing.T, limits config.Connections, clients int, apart bool) int {
 	const distance = 20 * time.Millisecond
 	d := newDoor(t)
 	d.gate.limits = limits
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	gated := d.gate.Listener(lis, time.Hour, nil)
+	gated := d.gate.Listener(&addressed{Listener: lis, apart: apart}, time.Hour, nil)
 	var answered atomic.Int64
 	var serving, asking sync.WaitGroup
 	serving.Go(func() {
@@ -67,11 +63,10 @@ func crowd(t *testing.T, limits config.Connections, clients int, source func(i i
 			})
 		}
 	})
-	for i := range clients {
-		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: source(i)}}
+	for range clients {
 		asking.Go(func() {
 			for t.Context().Err() == nil {
-				conn, err := from.Dial("tcp", lis.Addr().String())
+				conn, err := net.Dial("tcp", lis.Addr().String())
 				if err != nil {
 					continue
 				}
@@ -87,6 +82,21 @@ func crowd(t *testing.T, limits config.Connections, clients int, source func(i i
 	require.NoError(t, lis.Close())
 	serving.Wait()
 	return int(answered.Load())
+}
+
+// An addressed listener has connections from one address, or each from its own.
+type addressed struct {
+	net.Listener
+	apart bool
+	n     uint32
+}
+
+func (a *addressed) Accept() (net.Conn, error) {
+	conn, err := a.Listener.Accept()
+	if a.apart {
+		a.n++
+	}
+	return &sourced{Conn: conn, from: &net.TCPAddr{IP: binary.BigEndian.AppendUint32(nil, 10<<24+a.n)}}, err
 }
 
 // A distant connection's answers arrive late.
