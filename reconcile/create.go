@@ -89,6 +89,7 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	if !expected {
 		return false, nil
 	}
+	asked := r.opts.Now()
 	mach, err := r.provider.Get(ctx, m.id)
 	switch {
 	case err == nil:
@@ -102,10 +103,29 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain
 	}
+	if gone, registered := r.missRegistered(m, absenceOf(err), asked); registered {
+		if gone {
+			return true, nil
+		}
+		return false, errAgain
+	}
 	if err := r.stillWanted(ctx, m.id); err != nil {
 		return false, err
 	}
 	return false, r.provenRefusal(m)
+}
+
+// missRegistered handles that the provider, asked at that instant, does not know the machine of m.
+// One whose agent has registered was there, though no create was answered: it is not created
+// again, but lost as any other.
+func (r *Reconciler) missRegistered(m *member, is absence, asked time.Time) (gone, registered bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !m.registered() {
+		return false, false
+	}
+	r.handleMissing(m, is, asked)
+	return m.gone, true
 }
 
 // maxUnanswered is how often a create without a definite answer is repeated before another

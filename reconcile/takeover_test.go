@@ -377,3 +377,27 @@ func (c *settableBootstrap) Render(_ context.Context, req reconcile.RenderReques
 	defer c.mu.Unlock()
 	return reconcile.Rendered{UserData: []byte(c.text), Args: req.Definition.Args}, c.err
 }
+
+// TestMachineLostBeforeItsCreateIsAnswered: the agent of a machine registers while the answer to
+// its create is missing, and the machine ends before the provider shows it.
+func TestMachineLostBeforeItsCreateIsAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 1, Lost: true})
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Times: -1, Code: nstance.Unavailable})
+		w.startLeader(webGroup(1))
+		for len(w.cloud.Machines()) == 0 {
+			w.advance(10 * time.Millisecond)
+		}
+		id := w.ids()[0]
+		w.silenceAgents(id)
+		r, _ := w.leader()
+		require.True(t, w.register(t.Context(), r, id))
+		require.NoError(t, w.cloud.Kill(id))
+		w.cloud.ClearFaults()
+		w.advance(2 * time.Minute)
+		require.NotContains(t, w.ids(), id)
+		require.Len(t, w.ready(), 1)
+	})
+}

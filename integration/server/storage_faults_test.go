@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -317,10 +318,26 @@ func (s *faultyShard) settle(size int) {
 		why = s.unsettledReason(size)
 		ok = why == ""
 	}
+	if !ok {
+		s.logLacking()
+	}
 	require.True(s, ok, why)
 	for id, handles := range s.createdHandles {
 		require.Len(s, handles, 1, "all machines of %s", id)
 	}
+}
+
+// logLacking logs the records that have no machine, and what the leader says.
+func (s *faultyShard) logLacking() {
+	recs, _, err := records.New(s.direct, zone, nil).Load(s.Context())
+	require.NoError(s, err)
+	for _, rec := range recs {
+		if _, err := s.cloud.Get(s.Context(), rec.ID); err != nil {
+			text, _ := json.Marshal(rec)
+			s.Logf("%v: %s, made as %v", err, text, s.createdHandles[rec.ID])
+		}
+	}
+	s.Logf("%+v", s.leader().status())
 }
 
 // unsettledReason tells why the shard is not correct yet: group web must have size
