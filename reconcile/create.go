@@ -263,9 +263,7 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	if err := r.checkMarks(m, mach); err != nil {
 		return err
 	}
-	if m.state == nstance.Pending || m.state == nstance.Provisioning {
-		m.state = nstance.Booting
-	}
+	m.recordMade()
 	r.observeMachine(m, mach, r.opts.Now())
 	return nil
 }
@@ -296,9 +294,7 @@ func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bo
 func (r *Reconciler) markGoneBeforeKnown(m *member, is absence, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m.state == nstance.Pending || m.state == nstance.Provisioning {
-		m.state = nstance.Booting
-	}
+	m.recordMade()
 	if !final && r.retryLostLaunch(m, is, r.opts.Now()) {
 		return
 	}

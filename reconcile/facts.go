@@ -246,9 +246,7 @@ func (s *shard) handleMissing(m *member, is absence, now time.Time) {
 	switch {
 	case !proven, s.retryLostLaunch(m, is, now):
 	default:
-		if m.state == nstance.Pending || m.state == nstance.Provisioning {
-			m.state = nstance.Booting
-		}
+		m.recordMade()
 		m.healthTrack.Answered(now, nstance.StatusDeleting)
 		s.markGone(m, "the provider does not know it", is, now)
 	}

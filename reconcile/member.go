@@ -178,6 +178,13 @@ func (s *stepState) due() time.Time {
 // machineKnown reports whether this term knows the machine of m.
 func (m *member) machineKnown() bool { return !m.machineSince.IsZero() }
 
+// recordMade ends the create of m: its machine is there, or was.
+func (m *member) recordMade() {
+	if m.state == nstance.Pending || m.state == nstance.Provisioning {
+		m.state = nstance.Booting
+	}
+}
+
 func (m *member) registered() bool { return !m.rec.RegisteredAt.IsZero() }
 
 // subnetWithoutMachine returns the subnet in which an address is counted for m that

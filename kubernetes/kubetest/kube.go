@@ -149,7 +149,7 @@ func (c *Cluster) begin(name string, args ...string) error {
 		return fmt.Errorf("run make kube-servers: %w", err)
 	}
 	s := &server{name: name, cmd: exec.Command(path, args...), ended: make(chan struct{})}
-	s.cmd.Dir, s.cmd.Env = c.dir, append(os.Environ(), "GOGC=400") // collecting garbage is a fifth of their work
+	s.cmd.Dir, s.cmd.Env = c.dir, append(os.Environ(), "GOGC=400") // they are short-lived
 	if err := c.starter.start(s, c.path(name+".log")); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 					require.False(t, first.closed || second.closed)
 					third.setAnswered()
 					fourth := come()
-					require.True(t, first.closed, "nobody is kept out")
+					require.True(t, first.closed, "a newcomer is let in")
 					<-time.After(answerGrace)
 					come()
 					require.True(t, second.closed, "it had its time")
