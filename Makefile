@@ -6,6 +6,10 @@ SHELL := bash
 BIN := $(CURDIR)/.bin
 export CGO_ENABLED ?= 1
 
+# A program with the race detector, which many tests are and start, does not wait a second
+# before it ends.
+export GORACE ?= atexit_sleep_ms=0
+
 # Modules, each after those that it requires. The folder of a module is its path below the root.
 ADAPTERS := internal/bucket sqlite aws gcp azure proxmox kubernetes clouds
 PROGRAMS := cmd/nstance-server cmd/nstance-admin cmd/nstance-operator
@@ -19,7 +23,7 @@ each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 # The folder of a module that go.mod names, which is fetched if it is not there: $(call module,PATH).
 module = $$(go mod download $(1) && go list -m -f '{{.Dir}}' $(1))
 
-.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-handler bench-orders mutants fuzz clean
+.PHONY: check ci tools fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-handler bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -66,12 +70,13 @@ tidy-check:
 	@$(call each,$(ALL_MODULES),go mod tidy -diff)
 	go mod verify
 
-# All modules in one workspace: what several of them link is looked at once.
+# All modules in one workspace: what several of them link is looked at once. It is compiled
+# as the race detector's tests need it.
 lint: $(BIN)/tools.stamp
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w"; exit 1; }
 	rm -rf $(BIN)/workspace && mkdir $(BIN)/workspace
 	cd $(BIN)/workspace && go work init $(ALL_MODULES:%=$(CURDIR)/%)
-	GOWORK=$(BIN)/workspace/go.work $(BIN)/golangci-lint run --build-tags servers$(comma)kube$(comma)browser$(comma)systemd$(comma)qemu $(patsubst %,./%/...,$(ALL_MODULES))
+	GOFLAGS=-race GOWORK=$(BIN)/workspace/go.work $(BIN)/golangci-lint run --build-tags servers$(comma)kube$(comma)browser$(comma)systemd$(comma)qemu $(patsubst %,./%/...,$(ALL_MODULES))
 
 proto-lint: $(BIN)/buf.stamp
 	$(BIN)/buf lint
@@ -317,6 +322,9 @@ image-push: $(BIN)/packages.stamp ## an image of dist/release to a registry, for
 # Go refuses to install a program by its version if its module has a replace directive, so the tags of a release point to
 # a commit of their own, beside the main branch.
 RELEASE = cd tools/release && go build -o $(BIN)/release .
+
+tools: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen $(BIN)/actionlint kube-servers servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl $(BIN)/ec2-metadata-mock $(BIN)/axe.stamp $(RELEASE_TOOLS) ## what others wrote, and tests and releases use
+	$(RELEASE)
 
 release-commit: ## the commit that the tags of this version point to; prints its hash
 	test -z "$$(git status --porcelain)" || { echo "commit your changes first"; exit 1; }

@@ -70,6 +70,9 @@ func TestWorkflowsUseTargets(t *testing.T) {
 	gate := targets(read(t, ".ci/run"))
 	require.Greater(t, len(gate), 15)
 	for _, target := range gate {
+		if target == "tools" { // what other targets build, in one go
+			continue
+		}
 		require.True(t, slices.Contains(called, target), "the gate calls %s, and no workflow does", target)
 	}
 }
