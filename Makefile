@@ -23,7 +23,7 @@ each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 # The folder of a module that go.mod names, which is fetched if it is not there: $(call module,PATH).
 module = $$(go mod download $(1) && go list -m -f '{{.Dir}}' $(1))
 
-.PHONY: check ci tools fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-handler bench-orders mutants fuzz clean
+.PHONY: check ci tools fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-machineset bench-handler bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -375,6 +375,9 @@ $(KUBE)/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
 
 bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 1,000 nodes, of which 500 are lost at once
 	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKubeBesideKarpenter' -benchtime 1x ./operator
+
+bench-machineset: kube-servers ## Cluster API's MachineSet controller beside a shard: as bench-karpenter; each as it is shipped
+	cd kubernetes && GOGC=100 KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 90m -tags kube -run '^$$' -bench '^BenchmarkKubeBesideMachineSet' -benchtime 1x ./operator
 
 $(BIN)/aws-node-termination-handler: tools/handler/go.mod tools/handler/go.sum
 	cd tools/handler && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ github.com/aws/aws-node-termination-handler/cmd

@@ -77,7 +77,15 @@ func overHTTP(newSite func(testcloud.Hypervisor) *site) func(*world) {
 		o := &wireCloud{w: w, existed: map[nstance.InstanceID]bool{}, guests: map[nstance.InstanceID]*wiredGuest{}, handles: map[nstance.InstanceID]string{}}
 		o.site = newSite(o)
 		ln := bufconn.Listen(1 << 20)
-		server := &http.Server{Handler: o}
+		var connections sync.WaitGroup // Close does not wait for what they serve
+		server := &http.Server{Handler: o, ConnState: func(_ net.Conn, s http.ConnState) {
+			switch s {
+			case http.StateNew:
+				connections.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				connections.Done()
+			}
+		}}
 		if o.site.front != nil {
 			server.Handler = o.site.front(o)
 		}
@@ -92,6 +100,7 @@ func overHTTP(newSite func(testcloud.Hypervisor) *site) func(*world) {
 			transport.CloseIdleConnections()
 			_ = server.Close()
 			<-served
+			connections.Wait()
 			_ = o.site.cloud.Close()
 		}
 		w.outside = o

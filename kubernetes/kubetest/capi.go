@@ -23,6 +23,9 @@ import (
 	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
+// clusterAPI is the program of Cluster API's manager.
+const clusterAPI = "capi-manager"
+
 // InstallCRDs installs the CRDs of folders and files, and waits until they are served.
 func (c *Cluster) InstallCRDs(paths ...string) error {
 	_, err := envtest.InstallCRDs(c.Config, envtest.CRDInstallOptions{Paths: paths, ErrorIfPathMissing: true})
@@ -69,14 +72,17 @@ func (c *Cluster) StartClusterAPI(flags ...string) error {
 	if err != nil {
 		return err
 	}
+	if c.diagnostics, err = freeport.Address(); err != nil {
+		return err
+	}
 	for name, value := range map[string]string{"POD_NAMESPACE": namespace, "POD_NAME": "capi"} {
 		if err := os.Setenv(name, value); err != nil { // children inherit it
 			return err
 		}
 	}
-	if err := c.begin("capi-manager", append([]string{
+	if err := c.begin(clusterAPI, append([]string{
 		"--kubeconfig", c.Kubeconfig, "--webhook-cert-dir", hooks.LocalServingCertDir, "--webhook-port", strconv.Itoa(hooks.LocalServingPort), "--health-addr", health,
-		"--diagnostics-address=127.0.0.1:0", "--insecure-diagnostics", "--leader-elect=false", "--feature-gates=MachinePool=true",
+		"--diagnostics-address", c.diagnostics, "--insecure-diagnostics", "--leader-elect=false", "--feature-gates=MachinePool=true",
 		"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 	}, flags...)...); err != nil {
 		return err
@@ -88,6 +94,16 @@ func (c *Cluster) StartClusterAPI(flags ...string) error {
 		return err
 	}
 	return c.awaitDefaults()
+}
+
+// ClusterAPI returns the process ID of Cluster API's manager, and the URL of its metrics.
+func (c *Cluster) ClusterAPI() (pid int, metrics string) {
+	for _, s := range c.servers {
+		if s.name == clusterAPI {
+			pid = s.cmd.Process.Pid
+		}
+	}
+	return pid, "http://" + c.diagnostics + "/metrics"
 }
 
 // installClusterAPI installs Cluster API's CRDs, whose older versions its manager converts.

@@ -68,9 +68,10 @@ type Cluster struct {
 	Kubeconfig string       // a file with the same
 	Client     kubernetes.Interface
 
-	dir     string
-	starter *starter
-	servers []*server
+	dir         string
+	starter     *starter
+	servers     []*server
+	diagnostics string // address of Cluster API's manager
 }
 
 // Main runs the tests of a package in one cluster, and returns their exit status.
@@ -149,7 +150,10 @@ func (c *Cluster) begin(name string, args ...string) error {
 		return fmt.Errorf("run make kube-servers: %w", err)
 	}
 	s := &server{name: name, cmd: exec.Command(path, args...), ended: make(chan struct{})}
-	s.cmd.Dir, s.cmd.Env = c.dir, append(os.Environ(), "GOGC=400") // they are short-lived
+	s.cmd.Dir, s.cmd.Env = c.dir, os.Environ()
+	if os.Getenv("GOGC") == "" {
+		s.cmd.Env = append(s.cmd.Env, "GOGC=400") // they are short-lived
+	}
 	if err := c.starter.start(s, c.path(name+".log")); err != nil {
 		return err
 	}
