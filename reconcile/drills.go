@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
-func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) (begun bool, err error) {
+func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (begun bool, err error) {
 	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		now := r.opts.Now().UTC()
 		switch {
@@ -22,7 +22,7 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 		case !r.reached(g.history.DrilledAt.Add(every), now):
 			return nstance.Event{}, nil
 		}
-		if why := r.notHealthy(g); why != "" {
+		if why := r.noDrill(g, count); why != "" {
 			if !g.published.drill {
 				g.published.drill = true
 				r.publishGroup(g, nstance.Event{Type: eventtype.DrillSkipped, Reason: why})
@@ -35,8 +35,8 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 	return begun && err == nil, err
 }
 
-// notHealthy returns why a group should not lose members in a drill; empty: it may.
-func (s *shard) notHealthy(g *group) string {
+// noDrill returns why a group should not lose so many members in a drill; empty: it may.
+func (s *shard) noDrill(g *group, count nstance.Count) string {
 	at := s.snapshot(g, s.opts.Now(), nil)
 	v := at.groupView()
 	switch {
@@ -48,6 +48,8 @@ func (s *shard) notHealthy(g *group) string {
 		return fmt.Sprintf("%d of %d members are ready", v.Ready, v.Size)
 	case v.Booting+v.Leaving+v.Gone+v.Stale > 0:
 		return "members are being replaced"
+	case count.Of(v.Size) > v.Size:
+		return fmt.Sprintf("drill.count is %s, the size is %d", count, v.Size)
 	case len(v.Holds) > 0:
 		return "hold " + string(v.Holds[0].Kind) + ": " + v.Holds[0].Reason
 	}

@@ -22,7 +22,7 @@ func TestDrillsAreDue(t *testing.T) {
 		w.advance(2 * time.Minute)
 		due := func() bool {
 			t.Helper()
-			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, 24*time.Hour)
+			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, 24*time.Hour, nstance.Count{})
 			require.NoError(t, err)
 			return begun
 		}
@@ -60,7 +60,30 @@ func TestDrillsAreDue(t *testing.T) {
 		require.True(t, due(), "as soon as it is healthy again")
 		require.Equal(t, 2, w.count(eventtype.DrillStarted, ""))
 
-		_, err := w.r.Admin().Internals().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour)
+		_, err := w.r.Admin().Internals().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour, nstance.Count{})
 		require.ErrorIs(t, err, nstance.NotFound)
+	})
+}
+
+// TestDrillOfMoreThanThereAre: a drill of more members than a group has is never begun, and
+// the event says why.
+func TestDrillOfMoreThanThereAre(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.startLeader(webGroup(3))
+		w.advance(2 * time.Minute)
+		due := func(count nstance.Count) bool {
+			t.Helper()
+			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, time.Hour, count)
+			require.NoError(t, err)
+			return begun
+		}
+		require.False(t, due(nstance.Count{N: 5}), "the wait for the first one begins")
+		w.advance(time.Hour)
+		require.False(t, due(nstance.Count{N: 5}))
+		require.Equal(t, 1, w.count(eventtype.DrillSkipped, ""))
+		require.Zero(t, w.count(eventtype.DrillStarted, ""))
+		require.True(t, due(nstance.Count{N: 3}), "all of them may be")
 	})
 }

@@ -25,7 +25,7 @@ func (t *term) runDrills(ctx context.Context) {
 func (t *term) runDrill(ctx context.Context, key nstance.GroupKey, drill config.Drill) error {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
-	begun, err := t.reconciler.BeginDrill(ctx, key, drill.Every)
+	begun, err := t.reconciler.BeginDrill(ctx, key, drill.Every, drill.Count)
 	if err != nil || !begun {
 		return err
 	}

@@ -27,6 +27,7 @@ func (s *Server) measure() metrics.State {
 		return out
 	}
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
+	out.LeaseTTL = conf.Shard.Election.TTL
 	out.Agents, out.QueueAge, out.Groups = t.agents.Count(), t.reconciler.QueueAge(), t.reconciler.Groups()
 	_, out.MetadataUnreadable = t.agents.MetadataProblems()
 	out.Versions = t.agents.Versions()

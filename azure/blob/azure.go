@@ -88,7 +88,7 @@ func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	dial, err := dialer(string(service), u.Bucket)
+	dial, err := dialer(string(service), u)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
 	}
@@ -111,17 +111,17 @@ type dial func(*bucket.Pool) (*container.Client, error)
 
 // dialer looks for credentials where azureblob.NewDefaultClient does, which
 // takes no transport.
-func dialer(service, name string) (dial, error) {
-	at, err := url.JoinPath(service, name)
+func dialer(service string, u *bucket.URL) (dial, error) {
+	at, err := url.JoinPath(service, u.Bucket)
 	if err != nil {
 		return nil, err
 	}
 	with := func(p *bucket.Pool) *container.ClientOptions {
 		return &container.ClientOptions{ClientOptions: policy.ClientOptions{Transport: p}}
 	}
-	account, key := os.Getenv("AZURE_STORAGE_ACCOUNT"), os.Getenv("AZURE_STORAGE_KEY")
+	account, key := sharedKey(u)
 	switch {
-	case account != "" && key != "":
+	case key != "":
 		cred, err := container.NewSharedKeyCredential(account, key)
 		return func(p *bucket.Pool) (*container.Client, error) {
 			return container.NewClientWithSharedKeyCredential(at, cred, with(p))
@@ -132,13 +132,21 @@ func dialer(service, name string) (dial, error) {
 		}, nil
 	case connectionString() != "":
 		return func(p *bucket.Pool) (*container.Client, error) {
-			return container.NewClientFromConnectionString(connectionString(), name, with(p))
+			return container.NewClientFromConnectionString(connectionString(), u.Bucket, with(p))
 		}, nil
 	}
 	cred, err := azidentity.NewDefaultAzureCredential(nil)
 	return func(p *bucket.Pool) (*container.Client, error) {
 		return container.NewClient(at, cred, with(p))
 	}, err
+}
+
+// sharedKey returns the account and its key. Without an account the key is none.
+func sharedKey(u *bucket.URL) (account, key string) {
+	if account = cmp.Or(u.Params.Get("storage_account"), os.Getenv("AZURE_STORAGE_ACCOUNT")); account == "" {
+		return "", ""
+	}
+	return account, os.Getenv("AZURE_STORAGE_KEY")
 }
 
 func connectionString() string {
@@ -151,7 +159,7 @@ func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
 		if !u.Params.Has(name) {
 			continue
 		}
-		if so.SASToken != "" || byConnectionString() {
+		if so.SASToken != "" || byConnectionString(u) {
 			return "", u.Invalid(name, "leave it out: AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING is for one account")
 		}
 		*p = u.Params.Get(name)
@@ -172,11 +180,9 @@ func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
 
 // byConnectionString reports whether the client is made from a connection
 // string, which says where the account is.
-func byConnectionString() bool {
-	if os.Getenv("AZURE_STORAGE_ACCOUNT") != "" && os.Getenv("AZURE_STORAGE_KEY") != "" {
-		return false
-	}
-	return connectionString() != ""
+func byConnectionString(u *bucket.URL) bool {
+	_, key := sharedKey(u)
+	return key == "" && connectionString() != ""
 }
 
 // New returns a store over a container, for those who have a client. All its

@@ -191,6 +191,7 @@ func TestOpen(t *testing.T) {
 	refused(t, "azblob://box?domain=elsewhere.example")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "")
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
+	t.Setenv("AZURE_STORAGE_KEY", "")
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "DefaultEndpointsProtocol=https;AccountName=account;AccountKey=a2V5;EndpointSuffix=core.windows.net")
 	_, err := blob.Open(t.Context(), "azblob://box", nil)
 	require.NoError(t, err)

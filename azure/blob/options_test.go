@@ -50,6 +50,22 @@ func secure(t *testing.T) (srv *faultproxy.Recorder, at, ca string) {
 	return srv, "azblob://box?localemu=true&protocol=https&domain=" + h.Listener.Addr().String(), ca
 }
 
+// TestSharedKey: the key is for the account of the URL, and else for that of the environment.
+func TestSharedKey(t *testing.T) {
+	credentials(t)
+	for _, c := range []struct{ environment, url, account string }{
+		{"account", "", "account"}, {"", "&storage_account=other", "other"}, {"account", "&storage_account=other", "other"},
+	} {
+		t.Setenv("AZURE_STORAGE_ACCOUNT", c.environment)
+		srv, at, ca := secure(t)
+		s, err := blob.Open(t.Context(), at+c.url+"&ca_file="+url.QueryEscape(ca), nil)
+		require.NoError(t, err)
+		_, err = s.Get(t.Context(), "a")
+		require.NoError(t, err)
+		require.Contains(t, srv.Requests()[0].Header.Get("Authorization"), "SharedKey "+c.account+":")
+	}
+}
+
 // TestCertificates: a service whose certificate only the file knows.
 func TestCertificates(t *testing.T) {
 	credentials(t)

@@ -96,6 +96,7 @@ func healthy() map[string]series {
 		}
 		all[`nstance_leading{`+on+`}`] = always(1)
 		all[`nstance_lease_age_seconds{`+on+`}`] = always(0.5)
+		all[`nstance_lease_ttl_seconds{`+on+`}`] = always(6)
 		for _, state := range []string{"wanted", "ready"} {
 			all[`nstance_group_members{`+on+`,tenant="default",group="web",state="`+state+`"}`] = always(3)
 		}
@@ -152,6 +153,7 @@ func TestAlerts(t *testing.T) {
 		{"nobody leads", set(map[string]series{`nstance_leading{instance="c"}`: then(1, 0)}), map[string]string{"NstanceNobodyLeads": s2}},
 		{"a failover", set(map[string]series{`nstance_leading{instance="a"}`: then(1, 0), `nstance_leading{instance="b"}`: then(0, 1)}), nil},
 		{"late renewals", set(map[string]series{`nstance_lease_age_seconds{instance="a"}`: then(0.5, 5)}), map[string]string{"NstanceLeaseAges": s1}},
+		{"a long ttl", set(map[string]series{`nstance_lease_age_seconds{instance="a"}`: then(0.5, 20), `nstance_lease_ttl_seconds{instance="a"}`: always(60)}), nil},
 		{"a group is short", set(map[string]series{`nstance_group_members{instance="a",tenant="default",group="web",state="ready"}`: then(3, 2)}),
 			map[string]string{"NstanceMembersMissing": s1 + `,group="web",tenant="default"`}},
 		{"a group is short, which is acknowledged", func(all map[string]series) {

@@ -104,10 +104,10 @@ type Internals interface {
 	ExpectRehearsal(ctx context.Context, ids []nstance.InstanceID, source string, within time.Duration) error
 
 	// BeginDrill reports whether a regular drill of a group is to be carried out now: the
-	// latest one began so long ago, and the group is healthy. That it begins is durable then,
+	// latest one began so long ago, and the group is healthy and has so many members. That it begins is durable then,
 	// so no drill is repeated by the next leader. The first call begins the wait for the first
 	// drill. Fails as Pause does.
-	BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) (begun bool, err error)
+	BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (begun bool, err error)
 }
 
 // A LifeKeeper gets the last state of an instance's record, the instance that replaces

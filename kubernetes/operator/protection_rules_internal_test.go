@@ -185,13 +185,38 @@ func TestNoGroupStandsBy(t *testing.T) {
 	s.fleet = &fleet{shards: map[string]*connection{}}
 	f.byCluster[infrastructureOf(s.cluster)] = s.fleet
 	c := &protectionController{fleets: f}
-	_, err := c.claimsOf(s, "spare")
+	_, err := c.claimsOf(s, &s.sp.Status.Claims[0])
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.NoError(t, c.release(t.Context(), s, &s.sp.Status.Claims[0]), "its claims went with the group")
 	s.fleet.shards["a"] = &connection{Shard: shards.New(shards.Options{Name: "a"})}
-	_, err = c.claimsOf(s, "spare")
+	_, err = c.claimsOf(s, &s.sp.Status.Claims[0])
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.Error(t, c.release(t.Context(), s, &s.sp.Status.Claims[0]))
+}
+
+// TestReleaseGoesWhereClaimWent: the shard of a claim is chosen before it is asked, and stays
+// while others with the group come and go.
+func TestReleaseGoesWhereClaimWent(t *testing.T) {
+	r, servers := newCertificateRig(t, "a", "b")
+	servers[0].Stop()
+	r.until(func() bool { return r.fleets.shardWith(r.cluster, "web") == "b" }, "shard a is away")
+	s := claiming()
+	s.cluster, s.fleet, s.sp.Spec.Standby.Group = r.cluster, r.fleet(), "web"
+	asked := infrav1.StandbyClaim{Group: "web", Shard: "a", Until: metav1.NewTime(s.now)}
+	s.sp.Status.Claims = []infrav1.StandbyClaim{{Group: "web"}, asked, {Group: "web", Shard: "a"}, {Group: "web", Shard: "removed"}}
+	c := &protectionController{fleets: r.fleets}
+	require.NoError(t, c.chooseShards(s))
+	var chosen []string
+	for _, claim := range s.sp.Status.Claims {
+		chosen = append(chosen, claim.Shard)
+	}
+	require.Equal(t, []string{"b", "a", "a", "b"}, chosen)
+	require.ErrorIs(t, c.release(t.Context(), s, &s.sp.Status.Claims[1]), nstance.Unavailable, "its shard is away")
+	require.NoError(t, c.release(t.Context(), s, &infrav1.StandbyClaim{Group: "web", Shard: "removed"}), "its claims went with it")
+	s.sp.Status.Claims = []infrav1.StandbyClaim{{Group: "nowhere"}}
+	require.ErrorIs(t, c.chooseShards(s), nstance.Unavailable, "the shard that is away may have the group")
+	require.NoError(t, c.ask(t.Context(), s, &s.sp.Status.Claims[0]))
+	require.Zero(t, s.sp.Status.Claims[0].Until)
 }
 
 // on is a pod on a node.

@@ -38,18 +38,48 @@ type claimClient interface {
 	ReleaseStandby(context.Context, *apiv1.ReleaseStandbyRequest, ...grpc.CallOption) (*apiv1.ReleaseStandbyResponse, error)
 }
 
-// claimsOf returns the claims of the shard with a group. Fails with Unavailable while a shard
-// that may have the group is not connected, with Invalid when none has it.
-func (c *protectionController) claimsOf(s *survey, group string) (claimClient, error) {
-	name := c.fleets.shardWith(s.cluster, nstance.GroupID(group))
-	if name == "" {
-		if err := s.fleet.checkSynced(); err != nil {
+// claimsOf returns the claims of a claim's shard. Fails with Unavailable while the shard, or one
+// that may have the group, is not connected, with Invalid when there is none.
+func (c *protectionController) claimsOf(s *survey, claim *infrav1.StandbyClaim) (claimClient, error) {
+	if claim.Shard == "" {
+		if err := c.chooseShard(s, claim); err != nil {
 			return nil, err
 		}
-		return nil, nstance.FieldError("spec.standby.group", "name a group with a warm pool, or add it to a shard's configuration", "no shard of the cluster has group %s", group)
 	}
-	_, api, err := c.fleets.shardOf(s.cluster, nstance.ShardID(name))
+	_, api, err := c.fleets.shardOf(s.cluster, nstance.ShardID(claim.Shard))
 	return api, err
+}
+
+// chooseShard has a claim name the shard that is asked, one that has the group: several may,
+// and each release goes where its claim went.
+func (c *protectionController) chooseShard(s *survey, claim *infrav1.StandbyClaim) error {
+	claim.Shard = c.fleets.shardWith(s.cluster, nstance.GroupID(claim.Group))
+	if claim.Shard != "" {
+		return nil
+	}
+	if err := s.fleet.checkSynced(); err != nil {
+		return err
+	}
+	return nstance.FieldError("spec.standby.group", "name a group with a warm pool, or add it to a shard's configuration", "no shard of the cluster has group %s", claim.Group)
+}
+
+// chooseShards chooses for the claims that are to be asked for, so that the choice is saved
+// before.
+func (c *protectionController) chooseShards(s *survey) error {
+	var errs []error
+	for i := range s.sp.Status.Claims {
+		claim := &s.sp.Status.Claims[i]
+		if !claim.Until.IsZero() || !claim.Released.IsZero() {
+			continue
+		}
+		if claim.Shard != "" {
+			if _, _, err := c.fleets.shardOf(s.cluster, nstance.ShardID(claim.Shard)); !errors.Is(err, nstance.Invalid) {
+				continue // the cluster has it
+			}
+		}
+		errs = append(errs, c.chooseShard(s, claim))
+	}
+	return errors.Join(errs...)
 }
 
 // claim has stand-by machines run in place of nodes of others that are lost, and releases
@@ -58,11 +88,10 @@ func (c *protectionController) claimsOf(s *survey, group string) (claimClient, e
 func (c *protectionController) claim(ctx context.Context, s *survey) error {
 	lost := s.lostNodes()
 	s.noteInterruptions(lost)
-	full := s.recordClaims(lost)
+	errs := []error{s.recordClaims(lost), c.chooseShards(s)}
 	if err := c.saveClaims(ctx, s); err != nil {
 		return err
 	}
-	errs := []error{full}
 	for i := range s.sp.Status.Claims {
 		errs = append(errs, c.review(ctx, s, &s.sp.Status.Claims[i]))
 	}
@@ -167,11 +196,18 @@ func (c *protectionController) saveClaims(ctx context.Context, s *survey) error 
 
 // ask claims a machine.
 func (c *protectionController) ask(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
-	claims, err := c.claimsOf(s, claim.Group)
+	if claim.Shard == "" {
+		return nil // why was said when it was to be chosen
+	}
+	claims, err := c.claimsOf(s, claim)
 	if err != nil {
 		return err
 	}
-	return s.askAt(ctx, claims, claim)
+	err = s.askAt(ctx, claims, claim)
+	if errors.Is(err, nstance.NotFound) {
+		claim.Shard = "" // it has lost the group, another may have it
+	}
+	return err
 }
 
 // askAt claims a machine at a shard.
@@ -230,8 +266,8 @@ func (c *protectionController) review(ctx context.Context, s *survey, claim *inf
 	return nil
 }
 
-// sharers looks for claims of other SpotProtections that have not ended, for the same node and
-// group: to the shard they are one. They end in the order of the names of their SpotProtections,
+// sharers looks for claims of other SpotProtections that have not ended, for the same node,
+// group and shard: to the shard they are one. They end in the order of the names of their SpotProtections,
 // so that two that end at once do not leave the release to each other. first is one that ends
 // before this one, and later says that there is one that ends after it, and releases for both.
 func (c *protectionController) sharers(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) (first string, later bool, err error) {
@@ -249,11 +285,11 @@ func (c *protectionController) sharers(ctx context.Context, s *survey, claim *in
 	return first, later, err
 }
 
-// holds reports whether a SpotProtection has a claim for the same node and group that has not
-// ended.
+// holds reports whether a SpotProtection has a claim for the same node, group and shard that has
+// not ended.
 func holds(sp *infrav1.SpotProtection, claim *infrav1.StandbyClaim) bool {
 	return slices.ContainsFunc(sp.Status.Claims, func(c infrav1.StandbyClaim) bool {
-		return c.Released.IsZero() && c.Node == claim.Node && c.Group == claim.Group
+		return c.Released.IsZero() && c.Node == claim.Node && c.Group == claim.Group && (c.Shard == claim.Shard || c.Shard == "")
 	})
 }
 
@@ -347,7 +383,7 @@ func isReady(n *corev1.Node) bool {
 
 // release ends a claim at the shard.
 func (c *protectionController) release(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
-	claims, err := c.claimsOf(s, claim.Group)
+	claims, err := c.claimsOf(s, claim)
 	if errors.Is(err, nstance.Invalid) {
 		return nil // the group is gone, and its claims with it
 	}

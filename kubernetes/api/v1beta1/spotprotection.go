@@ -285,6 +285,11 @@ type StandbyClaim struct {
 	// +kubebuilder:validation:MaxLength=32
 	Group string `json:"group,omitempty"`
 
+	// shard that is asked for it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Shard string `json:"shard,omitempty"`
+
 	// workloads that had pods on the node, as kind/namespace/name.
 	// +optional
 	// +listType=atomic

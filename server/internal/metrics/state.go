@@ -17,6 +17,7 @@ type State struct {
 	Leading                 bool
 	Epoch                   uint64
 	LeaseAge                time.Duration // since the lease was last renewed
+	LeaseTTL                time.Duration
 	Agents                  int           // connected
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
@@ -47,7 +48,8 @@ var (
 	descInfo      = desc("server_info", "1, with the server's names and version.", "cluster", "shard", "version")
 	descLeading   = desc("leading", "1 while this server leads its shard.")
 	descEpoch     = desc("lease_epoch", "Number of this server's term.")
-	descLease     = desc("lease_age_seconds", "Time since this server's lease was last renewed; beyond five sixths of shard.election.ttl its term is over.")
+	descLease     = desc("lease_age_seconds", "Time since this server's lease was last renewed; beyond five sixths of nstance_lease_ttl_seconds its term is over.")
+	descTTL       = desc("lease_ttl_seconds", "shard.election.ttl of the leader.")
 	descAgents    = desc("agents_connected", "Agents connected to this server.")
 	descMetadata  = desc("agents_metadata_unreadable", "Connected agents that could not read their cloud's metadata service for two minutes: notices are missed.")
 	descVersions  = desc("agents", "Connected agents by the version of their program: unknown where it is not said, other beyond 16 versions.", "version")
@@ -65,7 +67,7 @@ var (
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descVersions, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descAcked, descLost, descLogLost,
+		descInfo, descLeading, descEpoch, descLease, descTTL, descAgents, descMetadata, descVersions, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descAcked, descLost, descLogLost,
 	} {
 		ch <- d
 	}
@@ -93,6 +95,7 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 	gauge(descLeading, 1)
 	gauge(descEpoch, float64(s.Epoch))
 	gauge(descLease, s.LeaseAge.Seconds())
+	gauge(descTTL, s.LeaseTTL.Seconds())
 	gauge(descAgents, float64(s.Agents))
 	gauge(descMetadata, float64(s.MetadataUnreadable))
 	for version, n := range s.Versions {

@@ -33,7 +33,7 @@ func page(m *metrics.Metrics, names ...string) (out []string) {
 func TestAllStateIsExported(t *testing.T) {
 	hold := func(kind plan.HoldKind) reconcile.HoldView { return reconcile.HoldView{Hold: plan.Hold{Kind: kind}} }
 	s := metrics.State{
-		Cluster: "c1", Shard: "s1", Version: "v", Leading: true, Epoch: 7, LeaseAge: 1500 * time.Millisecond, Agents: 3,
+		Cluster: "c1", Shard: "s1", Version: "v", Leading: true, Epoch: 7, LeaseAge: 1500 * time.Millisecond, LeaseTTL: 6 * time.Second, Agents: 3,
 		QueueAge: 250 * time.Millisecond, Orphans: 4, MetadataUnreadable: 22, Attention: map[string]int{"clock": 5}, Acknowledged: map[metrics.Acknowledged]int{{Kind: "short", Group: nstance.GroupKey{Tenant: "t", Group: "g"}}: 23}, JournalLost: 6, LogLost: 21,
 		Groups: []reconcile.GroupView{{
 			Group: nstance.Group{Key: nstance.GroupKey{Tenant: "t", Group: "g"}, Size: 11}, Ready: 12, Booting: 13, Leaving: 14, Stale: 15, OnDemand: 16, Preserved: 17, Gone: 18,
@@ -48,7 +48,7 @@ func TestAllStateIsExported(t *testing.T) {
 	names := []string{"server_info", "leading", "lease_", "agents_", "queue_", "group_", "orphans", "attention", "journal_", "log_", "members"}
 	require.ElementsMatch(t, []string{
 		`nstance_server_info{cluster="c1",shard="s1",version="v"} 1`,
-		`nstance_leading 1`, `nstance_lease_epoch 7`, `nstance_lease_age_seconds 1.5`, `nstance_agents_connected 3`, `nstance_agents_metadata_unreadable 22`,
+		`nstance_leading 1`, `nstance_lease_epoch 7`, `nstance_lease_age_seconds 1.5`, `nstance_lease_ttl_seconds 6`, `nstance_agents_connected 3`, `nstance_agents_metadata_unreadable 22`,
 		`nstance_queue_age_seconds 0.25`, `nstance_orphans 4`, `nstance_attention{kind="clock"} 5`, `nstance_journal_lost_total 6`, `nstance_log_lines_lost_total 21`,
 		`nstance_attention_acknowledged{group="g",kind="short",tenant="t"} 23`,
 		`nstance_group_members{group="g",state="wanted",tenant="t"} 11`,
