@@ -2,8 +2,10 @@ package aws
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/netip"
+	"regexp"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -60,6 +62,8 @@ func (p *Provider) holds(ctx context.Context, address string) (held bool, nic st
 	return held, nic, nil
 }
 
+var interfaceIDs = regexp.MustCompile(`^eni-[0-9a-f]+$`)
+
 // networkInterface returns the ID of the interface that the options name, or of
 // the first one of the instance that the server runs on.
 func (p *Provider) networkInterface(ctx context.Context) (string, error) {
@@ -72,6 +76,9 @@ func (p *Provider) networkInterface(ctx context.Context) (string, error) {
 	mac, err := p.readMetadata(ctx, "mac")
 	if err == nil {
 		id, err = p.readMetadata(ctx, "network/interfaces/macs/"+mac+"/interface-id")
+	}
+	if err == nil && !interfaceIDs.MatchString(id) {
+		err = fmt.Errorf("%.64q is none", id)
 	}
 	if err != nil {
 		return "", nstance.Errorf(nstance.Unavailable, "the metadata service does not name this server's network interface; set shard.provider.options.network_interface: %w", err)

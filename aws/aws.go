@@ -13,12 +13,15 @@ package aws
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,7 +106,7 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 	}
 	client := sender{next: conf.HTTPClient}
 	if client.next == nil {
-		client.next = awshttp.NewBuildableClient().WithTransportOptions(keepConnections)
+		client.next = newHTTPClient()
 	}
 	p := &Provider{
 		region: conf.Region,
@@ -128,7 +131,7 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 			c.BaseEndpoint = orDefault(o.SSMEndpoint, c.BaseEndpoint)
 		}),
 		queueURL:     o.InterruptionQueue,
-		metadata:     imds.NewFromConfig(conf),
+		metadata:     imds.NewFromConfig(conf, func(c *imds.Options) { c.HTTPClient = newHTTPClient() }),
 		ownInterface: o.NetworkInterface,
 	}
 	if o.ZonalShift {
@@ -151,7 +154,28 @@ func orDefault(endpoint string, def *string) *string {
 // SDK's default of 10 would open a connection for almost every call of a burst.
 const maxIdleConnections = 100
 
-func keepConnections(t *http.Transport) { t.MaxIdleConnsPerHost = maxIdleConnections }
+// newHTTPClient returns a client that asks a proxy of the environment for what is elsewhere.
+func newHTTPClient() *awshttp.BuildableClient {
+	return awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+		t.MaxIdleConnsPerHost = maxIdleConnections
+		t.Proxy = elsewhere(t.Proxy)
+	})
+}
+
+// ownServices are the addresses in IPv6 of what link-local ones are in IPv4: the metadata and the
+// credentials of the machine that asks ("Instance metadata", EC2 User Guide). Another machine, such
+// as that of a proxy, is answered with its own.
+var ownServices = netip.MustParsePrefix("fd00:ec2::/32")
+
+// elsewhere returns a choice of proxies that has none for the machine's own services.
+func elsewhere(proxy func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
+	return func(r *http.Request) (*url.URL, error) {
+		if a, err := netip.ParseAddr(r.URL.Hostname()); err == nil && (a.IsLinkLocalUnicast() || ownServices.Contains(a)) {
+			return nil, nil
+		}
+		return proxy(r)
+	}
+}
 
 // A sender marks calls that reached a connection: before that, nothing can have
 // happened at AWS.
@@ -217,14 +241,15 @@ const (
 
 // checkAnswer refuses the success of something else than an action of AWS, such as the page of
 // a proxy: the SDK takes any XML, and nothing at all, for an answer without content
-// (awsEc2query_deserializeOpDescribeInstances, service/ec2), so for one without machines.
+// (awsEc2query_deserializeOpDescribeInstances, service/ec2), so for one without machines. Of
+// actions in JSON, which their answers do not name, it refuses the empty one.
 func checkAnswer(r *http.Response, action string) error {
-	if action == "" || r.StatusCode < http.StatusOK || r.StatusCode >= http.StatusMultipleChoices {
+	if r.StatusCode < http.StatusOK || r.StatusCode >= http.StatusMultipleChoices {
 		return nil
 	}
 	body := bufio.NewReaderSize(r.Body, maxHead)
 	head, err := body.Peek(maxHead)
-	if bytes.Contains(head, []byte("<"+action+"Response")) {
+	if action == "" && len(head) > 0 || action != "" && bytes.Contains(head, []byte("<"+action+"Response")) {
 		r.Body = struct {
 			io.Reader
 			io.Closer
@@ -232,7 +257,7 @@ func checkAnswer(r *http.Response, action string) error {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		err = errors.New("it is none of " + action)
+		err = errors.New("it is none of " + cmp.Or(action, "AWS: it is empty"))
 	}
 	return errors.Join(fmt.Errorf("the answer cannot be used: %w", err), r.Body.Close())
 }

@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ func (e event) parseInstance() ([]announcement, error) {
 		Action     string `json:"instance-action"`
 		EndsAt     string `json:"instance-termination-time"`
 	}
-	if json.Unmarshal(e.Detail, &d) != nil || !instanceIDs.MatchString(d.InstanceID) {
+	if _ = json.Unmarshal(e.Detail, &d); !instanceIDs.MatchString(d.InstanceID) { // what has another type is left empty
 		return nil, fmt.Errorf("event %q names no instance", e.DetailType)
 	}
 	sent := e.Time.UTC()
@@ -122,8 +123,9 @@ func (e event) parseInstance() ([]announcement, error) {
 		n.EventID = n.Source + "@" + sent.Format(time.RFC3339)
 		return []announcement{{d.InstanceID, n}}, nil
 	}
-	if !words.MatchString(d.Action) {
-		return nil, fmt.Errorf("event %q names no action", e.DetailType)
+	var err error
+	if !words.MatchString(d.Action) { // the interruption is certain all the same
+		d.Action, err = "", fmt.Errorf("event %q names no action", e.DetailType)
 	}
 	n.Kind, n.Action, n.Source = nstance.Reclaim, d.Action, spotSource
 	if d.Action != "hibernate" { // it begins at once
@@ -135,8 +137,8 @@ func (e event) parseInstance() ([]announcement, error) {
 			n.Deadline = at.UTC()
 		}
 	}
-	n.EventID = n.Source + "/" + d.Action + "@" + sent.Format(time.RFC3339)
-	return []announcement{{d.InstanceID, n}}, nil
+	n.EventID = n.Source + "/" + cmp.Or(d.Action, "unknown") + "@" + sent.Format(time.RFC3339)
+	return []announcement{{d.InstanceID, n}}, err
 }
 
 // health is the detail of an event of AWS Health ("AWS Health events Amazon EventBridge

@@ -104,7 +104,6 @@ func TestParseMalformed(t *testing.T) {
 		`{"Type": "Notification"}`:       "not an event",
 		strings.Repeat(" ", 1<<20) + "{": "bytes",
 		strings.Replace(sampleEvents["spot"], `"time": "2026-11-24T12:00:00Z"`, `"time": "0001-01-01T00:00:00Z"`, 1): "no time",
-		strings.Replace(sampleEvents["spot"], `"terminate"`, `"terminate the instance"`, 1):                          "names no action",
 		strings.Replace(sampleEvents["spot"], `"instance-id": "i-0123456789abcdef0"`, `"instance-id": "*"`, 1):       "names no instance",
 		strings.Replace(sampleEvents["spot"], `"detail": {`, `"detail": null, "x": {`, 1):                            "names no instance",
 		strings.Replace(sampleEvents["health"], `"eventArn"`, `"arn"`, 1):                                            "no eventArn",
@@ -117,6 +116,22 @@ func TestParseMalformed(t *testing.T) {
 	for _, change := range [][2]string{{spotWarning, "EC2 Spot Instance Request Fulfillment"}, {`"aws.ec2"`, `"my.service"`}} {
 		_, _, err := parseEvent(strings.Replace(sampleEvents["spot"], change[0], change[1], 1))
 		require.ErrorAs(t, err, &errIgnored{})
+	}
+}
+
+// TestParseActionUnknown: an interruption is announced whatever it says of its action.
+func TestParseActionUnknown(t *testing.T) {
+	for _, action := range []string{`"terminate the instance"`, `""`, `null`, `7`, `{"name": "stop"}`} {
+		for _, name := range []string{"spot", "reservation"} {
+			sent, found, err := parseEvent(strings.Replace(sampleEvents[name], `"terminate"`, action, 1))
+			require.ErrorContains(t, err, "names no action")
+			require.Len(t, found, 1, action)
+			n := found[0].notice
+			require.Equal(t, nstance.Reclaim, n.Kind)
+			require.Empty(t, n.Action)
+			require.Equal(t, n.Source+"/unknown@2026-11-24T12:00:00Z", n.EventID)
+			require.False(t, n.Deadline.Before(sent.Add(2*time.Minute)))
+		}
 	}
 }
 

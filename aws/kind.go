@@ -52,7 +52,7 @@ func open(ctx context.Context, s provider.Settings) (nstance.Provider, func() er
 	if err != nil {
 		return nil, nil, err
 	}
-	conf, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithSharedConfigProfile(o.Profile), config.WithLogger(sdklog.Logger()))
+	conf, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithSharedConfigProfile(o.Profile), config.WithLogger(sdklog.Logger()), config.WithHTTPClient(newHTTPClient()))
 	if err != nil {
 		return nil, nil, nstance.FieldError("options.profile", "see the AWS configuration of this machine", "%s", err)
 	}

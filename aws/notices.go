@@ -154,9 +154,14 @@ func (w *queueWatch) nextDeliveries(ctx context.Context) ([]delivery, error) {
 	if w.held = nil; len(held) > 0 {
 		return held, nil
 	}
+	asked := time.Now()
 	out, err := w.receiveBatch(ctx, pollWait)
 	if err != nil {
 		return nil, err
+	}
+	if len(out.Messages) == 0 { // whoever answers that without waiting is not asked more often than one that fails
+		sleep.For(ctx, firstRetry-time.Since(asked))
+		return nil, nil
 	}
 	deliveries := w.parse(ctx, out)
 	if len(out.Messages) == batchSize {

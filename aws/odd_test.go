@@ -3,6 +3,7 @@ package aws_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,4 +70,54 @@ func TestGoneForNewReason(t *testing.T) {
 	var e *nstance.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "the rack is on its way", e.Words)
+}
+
+// TestQueueThatDoesNotWait: what answers at once that there is no message is not asked without a pause.
+func TestQueueThatDoesNotWait(t *testing.T) {
+	inBubble(t, "empty", ec2test.Options{}, func(t *testing.T, w *world) {
+		w.faults.All("ReceiveMessage", testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/x-amz-json-1.0")
+			_, _ = rw.Write([]byte("{}"))
+		}})
+		v := w.watch(owner)
+		v.quiet(10*time.Second + time.Millisecond)
+		require.Equal(t, 11, w.faults.Calls()["ReceiveMessage"])
+	})
+}
+
+// TestBlankIsNoAnswer: nothing at all does not say that there is no shift of a zone, nor no message.
+func TestBlankIsNoAnswer(t *testing.T) {
+	for _, call := range []string{"ListZonalShifts", "ListAutoshifts"} {
+		w := newWorld(t, nil)
+		w.faults.Next(call, testcloud.Blank(http.StatusOK))
+		w.refused(nstance.Unavailable, w.readShifts())
+	}
+	inBubble(t, "queue", ec2test.Options{}, func(t *testing.T, w *world) {
+		w.faults.Next("ReceiveMessage", testcloud.Blank(http.StatusOK))
+		require.ErrorIs(t, w.watch(owner).nextError(), nstance.Unavailable)
+	})
+}
+
+// TestOtherThanMetadata: what answers instead of the metadata service names no interface, and is
+// asked again.
+func TestOtherThanMetadata(t *testing.T) {
+	w := newWorld(t, nil)
+	nic := w.server()
+	var there atomic.Bool
+	metadata := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
+		if there.Load() {
+			_, _ = rw.Write([]byte(nic))
+		} else {
+			_, _ = rw.Write([]byte("<html>welcome</html>"))
+		}
+	}))
+	t.Cleanup(metadata.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	p := w.open(&aws.Options{})
+	_, err := p.HoldsAddress(t.Context(), "10.0.0.200")
+	w.refused(nstance.Unavailable, err)
+	there.Store(true)
+	_, err = p.HoldsAddress(t.Context(), "10.0.0.200")
+	require.NoError(t, err)
 }

@@ -116,12 +116,16 @@ func (p *Provider) checkPrefix(ctx context.Context, at move) error {
 
 // holder returns the interface that has the address; "": none.
 func (p *Provider) holder(ctx context.Context, at move) (string, error) {
-	pager := p.nics.NewListPager(at.group, nil)
+	pager, last := p.nics.NewListPager(at.group, nil), ""
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
+		if err == nil {
+			err = checkPage(page.Value, deref(page.NextLink), last)
+		}
 		if err != nil {
 			return "", readError(err)
 		}
+		last = deref(page.NextLink)
 		for _, n := range page.Value {
 			if strings.EqualFold(deref(n.Name), at.name) || !slices.ContainsFunc(configurations(n), at.isIt) {
 				continue

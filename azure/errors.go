@@ -236,10 +236,10 @@ func classify(err error, silent nstance.Code) error {
 		if r := ruleFor(e.StatusCode, c); r != nil && (r.ours != nstance.NotFound || isGone(err)) {
 			return nstance.Errorf(r.ours, "azure: %w", short)
 		}
-		if e.StatusCode >= http.StatusInternalServerError {
+		if e.StatusCode < http.StatusBadRequest || e.StatusCode >= http.StatusInternalServerError {
 			return nstance.Errorf(silent, "azure: %w", short)
 		}
-		return nstance.Errorf(nstance.Invalid, "azure: %w", short) // below 500 it refuses for good: nothing was made
+		return nstance.Errorf(nstance.Invalid, "azure: %w", short) // it refuses for good: nothing was made
 	}
 	if e, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
 		return nstance.Errorf(tokenCode(e.RawResponse), "azure: no token: %w", err)

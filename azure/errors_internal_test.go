@@ -28,9 +28,15 @@ func (testToken) GetToken(context.Context, policy.TokenRequestOptions) (azcore.A
 
 const testSubnet = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/a"
 
+// testPool is a backend address pool of the cloud of openTest.
+const testPool = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/net/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/web"
+
 func openTest(t *testing.T) (*armtest.Cloud, *Provider) {
 	t.Helper()
-	c := armtest.New(&armtest.Options{Subnets: map[string]int{testSubnet: 100}})
+	c := armtest.New(&armtest.Options{
+		Subnets: map[string]int{testSubnet: 100}, Pools: []string{testPool},
+		Images: []armtest.Image{{ID: "a:b:c:d"}, {ID: "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/images/providers/Microsoft.Compute/galleries/shared/images/web-1/versions/1.0.0"}},
+	})
 	server := httptest.NewTLSServer(c)
 	t.Cleanup(func() {
 		server.Close()

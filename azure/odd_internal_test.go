@@ -131,6 +131,48 @@ func TestMarksRemoved(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Unavailable)
 }
 
+// TestNothingShown: an answer that shows no resource says nothing of its owner or its members, and
+// does no harm.
+func TestNothingShown(t *testing.T) {
+	for _, body := range []string{"", "null", `{}`, `{"id": "/x"}`, `{"error": {"code": "X", "message": "no"}}`} {
+		t.Run(body, func(t *testing.T) {
+			cloud, p := openTest(t)
+			m, err := p.Create(t.Context(), testSpec(t))
+			require.NoError(t, err)
+			server, err := p.Create(t.Context(), testSpec(t))
+			require.NoError(t, err)
+			p.o.Interface = strings.Replace(server.ProviderID, "Microsoft.Compute/virtualMachines", "Microsoft.Network/networkInterfaces", 1)
+
+			cloud.Faults.Next("VirtualMachinesClient.Get", says(200, body))
+			require.ErrorIs(t, p.Delete(t.Context(), m), nstance.Unavailable)
+			cloud.Faults.Next("LoadBalancerBackendAddressPoolsClient.Get", says(200, body))
+			_, err = p.BalancerMembers(t.Context(), nstance.LoadBalancer{Name: "web", ID: testPool})
+			require.ErrorIs(t, err, nstance.Unavailable)
+			for _, call := range []string{"GalleryImagesClient.NewListByGalleryPager", "GalleryImageVersionsClient.NewListByGalleryImagePager"} {
+				cloud.Faults.Next(call, says(200, body))
+				_, err = p.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "images/shared", Name: "web-*"})
+				require.ErrorIs(t, err, nstance.Unavailable)
+			}
+			cloud.Faults.Next("ResourceSKUsClient.NewListPager", says(200, body))
+			_, err = p.TypeArchs(t.Context(), []string{"Standard_D2s_v5"})
+			require.ErrorIs(t, err, nstance.Unavailable)
+			cloud.Faults.Next("VirtualNetworksClient.NewListUsagePager", says(200, body))
+			_, err = p.FreeAddresses(t.Context(), []string{testSubnet})
+			require.ErrorIs(t, err, nstance.Unavailable)
+			cloud.Faults.Next("InterfacesClient.Get", testcloud.Fault{}, says(200, body))
+			require.ErrorIs(t, p.TakeAddress(t.Context(), m.Addresses[0].String()), nstance.Unavailable)
+		})
+	}
+}
+
+// TestMoved: a redirect that leads nowhere does not say that nothing was made.
+func TestMoved(t *testing.T) {
+	cloud, p := openTest(t)
+	cloud.Faults.Next("VirtualMachinesClient.BeginCreateOrUpdate", says(307, ""))
+	_, err := p.Create(t.Context(), testSpec(t))
+	require.ErrorIs(t, err, nstance.Ambiguous)
+}
+
 // TestCopies: a copy of a machine has its tags, and another name.
 func TestCopies(t *testing.T) {
 	cloud, p := openTest(t)

@@ -185,6 +185,7 @@ func (o Options) client() (*arm.ClientOptions, error) {
 		DisableRPRegistration: true,
 		ClientOptions: policy.ClientOptions{
 			Cloud: config, Transport: transport, Retry: policy.RetryOptions{MaxRetries: -1},
+			PerCallPolicies:                 []policy.Policy{shownPolicy{}},
 			Telemetry:                       policy.TelemetryOptions{ApplicationID: "nstance"},
 			InsecureAllowCredentialWithHTTP: strings.HasPrefix(o.Endpoint, "http://"),
 		},

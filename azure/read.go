@@ -25,10 +25,7 @@ func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Mach
 		return nstance.Machine{}, readError(err)
 	}
 	m := p.machine(vm)
-	switch {
-	case vm.ID == nil:
-		return nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "Azure shows nothing of machine %s", id)
-	case m.ID != id: // its tags were changed, or a stranger has this name: it is no proof of absence
+	if m.ID != id { // its tags were changed, or a stranger has this name: it is no proof of absence
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "the virtual machine named %s is not marked as this instance", id)
 	}
 	p.created.add(id, time.Now())

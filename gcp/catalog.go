@@ -54,7 +54,7 @@ func (p *Provider) subnet(ctx context.Context, path string, utilization bool) (*
 		q.Views = proto.String("WITH_UTILIZATION")
 	}
 	s, err := p.subnets.Get(ctx, q)
-	return s, classify(err, path, false)
+	return s, classify(shown(path, s, err), path, false)
 }
 
 // TypeArchs implements [nstance.TypeLister], one call for each name, and more for a
@@ -90,7 +90,8 @@ func (p *Provider) machineType(ctx context.Context, name string) (*computepb.Mac
 	var unread, absent error
 	for _, zone := range p.zones {
 		t, err := p.types.Get(ctx, &computepb.GetMachineTypeRequest{Project: p.o.Project, Zone: zone, MachineType: name})
-		switch err = classify(err, p.zonePath(zone)+"/machineTypes/"+name, false); {
+		path := p.zonePath(zone) + "/machineTypes/" + name
+		switch err = classify(shown(path, t, err), path, false); {
 		case err == nil:
 			return t, nil
 		case nstance.CodeOf(err) == nstance.NotFound:

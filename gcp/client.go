@@ -138,6 +138,14 @@ func checkPage(what, token, next string, is listAnswer) error {
 	return nil
 }
 
+// shown fails when an answer shows no resource: the SDK takes any object for one.
+func shown(what string, is interface{ GetKind() string }, err error) error {
+	if err == nil && is.GetKind() == "" {
+		return nstance.Errorf(nstance.Unavailable, "the answer does not show %s", what)
+	}
+	return err
+}
+
 // incomplete refuses a list of which the cloud says that something is missing.
 // Since API version 2026-09-01 an unreachable part no longer fails a list.
 func incomplete(what, code string) error {

@@ -77,6 +77,46 @@ func TestSeveralErrors(t *testing.T) {
 	}
 }
 
+// TestNothingShown: an answer that shows no machine, or another one, says nothing of its owner.
+func TestNothingShown(t *testing.T) {
+	for name, fault := range map[string]testcloud.Fault{
+		"nothing": says(map[string]any{}), "another": says(map[string]any{"kind": "compute#instance", "name": "another", "id": "7"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			faults := &testcloud.Faults{}
+			cloud, p := newCloud(t, &gcetest.Options{Faults: faults})
+			m, err := p.Create(t.Context(), spec(t))
+			require.NoError(t, err)
+			faults.Next("instances.get", fault, fault)
+			_, err = p.Get(t.Context(), m.ID)
+			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+			err = p.Delete(t.Context(), m)
+			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+			require.Len(t, cloud.Machines(), 1)
+		})
+	}
+}
+
+// TestNoType: an answer that shows no machine type says nothing of its architecture, and one that
+// shows no subnet nothing of its addresses.
+func TestNoType(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gcetest.Options{Faults: faults})
+	faults.Next("machineTypes.get", says(map[string]any{}))
+	_, err := p.TypeArchs(t.Context(), []string{spec(t).InstanceType})
+	require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+	archs, err := p.TypeArchs(t.Context(), []string{spec(t).InstanceType})
+	require.NoError(t, err)
+	require.Len(t, archs, 1)
+	subnet := spec(t).Subnet
+	faults.Next("subnetworks.get", says(map[string]any{}))
+	_, err = p.FreeAddresses(t.Context(), []string{subnet})
+	require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+	free, err := p.FreeAddresses(t.Context(), []string{subnet})
+	require.NoError(t, err)
+	require.Len(t, free, 1)
+}
+
 // TestSomethingElseExists: that a resource exists which the machine would have is a refusal, and
 // no machine is looked for.
 func TestSomethingElseExists(t *testing.T) {

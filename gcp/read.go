@@ -47,12 +47,16 @@ func (p *Provider) account() string {
 	return strings.Join(places, ",")
 }
 
-// instance reads one machine of a zone.
+// instance reads one machine of a zone. The SDK takes any object for one, so one that shows another
+// name, or none, says nothing.
 func (p *Provider) instance(ctx context.Context, zone, name string) (*computepb.Instance, error) {
 	if err := before(ctx); err != nil {
 		return nil, err
 	}
 	i, err := p.instances.Get(ctx, &computepb.GetInstanceRequest{Project: p.o.Project, Zone: zone, Instance: name})
+	if err == nil && i.GetName() != name {
+		return nil, nstance.Errorf(nstance.Unavailable, "the answer is not machine %s: its name is %.64q", name, i.GetName())
+	}
 	return i, classify(err, p.path(zone, name), false)
 }
 

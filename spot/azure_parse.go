@@ -36,10 +36,7 @@ func parseAzureSelf(body []byte) (azureSelf, error) {
 	return self, nil
 }
 
-type azureDocument struct {
-	Incarnation *int `json:"DocumentIncarnation"`
-	Events      []json.RawMessage
-}
+type azureDocument struct{ Events []json.RawMessage }
 
 type azureEvent struct {
 	EventID     string
@@ -56,7 +53,7 @@ func decodeEvents(body []byte) ([]azureEvent, error) {
 	if err := decode(body, &doc); err != nil {
 		return nil, err
 	}
-	if doc.Incarnation == nil && len(doc.Events) == 0 {
+	if doc.Events == nil { // the service shows an empty list while there are none
 		return nil, errors.New("no document of events")
 	}
 	events := make([]azureEvent, 0, len(doc.Events))

@@ -95,7 +95,7 @@ func TestAzureEvents(t *testing.T) {
 			require.Len(t, errs, 1)
 			require.Equal(t, nstance.Internal, nstance.CodeOf(errs[0]))
 		}
-		for _, doc := range []string{`{}`, `null`, `[]`, `<html>`, ``} {
+		for _, doc := range []string{`{}`, `null`, `[]`, `<html>`, ``, `{"DocumentIncarnation": 1}`, `{"DocumentIncarnation": 1, "Events": null}`} {
 			s := azure()
 			s.SetRaw(imds.AzureEvents, doc)
 			notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)

@@ -33,11 +33,11 @@ func (k diskCalls) get(_ context.Context, _, name string, _ *armcompute.DisksCli
 	if d == nil {
 		return found(armcompute.DisksClientGetResponse{}, k.notFound("Microsoft.Compute/disks", name))
 	}
-	return found(armcompute.DisksClientGetResponse{Disk: d.show(k.o.Location)}, nil)
+	return found(armcompute.DisksClientGetResponse{Disk: d.show(k.id("Microsoft.Compute/disks", name), k.o.Location)}, nil)
 }
 
-func (d *disk) show(location string) armcompute.Disk {
-	out := armcompute.Disk{Name: new(d.name), Location: &location, Properties: &armcompute.DiskProperties{}}
+func (d *disk) show(id, location string) armcompute.Disk {
+	out := armcompute.Disk{ID: &id, Name: new(d.name), Location: &location, Properties: &armcompute.DiskProperties{}}
 	if d.model != nil {
 		out.Tags, out.SKU, out.Zones = d.model.Tags, d.model.SKU, d.model.Zones
 		*out.Properties = *d.model.Properties
@@ -59,7 +59,7 @@ func (k diskCalls) put(_ context.Context, _, name string, m armcompute.Disk, _ *
 	d := &disk{name: name, model: &m}
 	k.disks.byName[strings.ToLower(name)] = d
 	k.beginPut(&d.state)
-	return answered(http.StatusOK, armcompute.DisksClientCreateOrUpdateResponse{Disk: d.show(k.o.Location)}, nil)
+	return answered(http.StatusOK, armcompute.DisksClientCreateOrUpdateResponse{Disk: d.show(k.id("Microsoft.Compute/disks", name), k.o.Location)}, nil)
 }
 
 // check refuses what Azure refuses of an empty disk ("Azure managed disk types").

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -38,8 +40,11 @@ const (
 	requestEvicted = "TargetEvicted" // the pod has ended, or is gone
 )
 
-// servedFor is for how long it is remembered whether the API is served.
-const servedFor = 5 * time.Minute
+// For how long it is remembered whether the API is served, and how long that may take to answer.
+const (
+	servedFor  = 5 * time.Minute
+	servedWait = 5 * time.Second
+)
 
 // A Withdrawer is an Evictor whose requests stand after it was called: they are taken back
 // when the drain of a node is cancelled. Its methods must be safe for concurrent use.
@@ -86,7 +91,7 @@ func NewEvictionRequests(cfg *rest.Config, log *slog.Logger) (*EvictionRequests,
 
 // Evict implements Evictor.
 func (e *EvictionRequests) Evict(ctx context.Context, pod *corev1.Pod, grace *int64) error {
-	if pod.Spec.SchedulingGroup != nil || !e.isServed() {
+	if pod.Spec.SchedulingGroup != nil || !e.isServed(ctx) {
 		return e.eviction.Evict(ctx, pod, grace)
 	}
 	requests := e.client.LifecycleV1alpha1().EvictionRequests(pod.Namespace)
@@ -133,34 +138,41 @@ func requestText(r *lifecyclev1.EvictionRequest) string {
 
 // isServed reports whether the cluster serves the API. One that cannot be asked counts as
 // one that does what it did before.
-func (e *EvictionRequests) isServed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if time.Since(e.asked) < servedFor {
-		return e.served
+func (e *EvictionRequests) isServed(ctx context.Context) bool {
+	served, known := e.remembered()
+	if known {
+		return served
 	}
-	e.asked = time.Now()
-	list, err := e.client.Discovery().ServerResourcesForGroupVersion(lifecyclev1.SchemeGroupVersion.String())
-	if err != nil && !apierrors.IsNotFound(err) {
+	asking, cancel := context.WithTimeout(ctx, servedWait)
+	defer cancel()
+	list, err := discovery.ToDiscoveryInterfaceWithContext(e.client.Discovery()).ServerResourcesForGroupVersionWithContext(asking, lifecyclev1.SchemeGroupVersion.String())
+	switch {
+	case ctx.Err() != nil: // it says nothing of the cluster
+		return served
+	case err != nil && !apierrors.IsNotFound(err):
 		e.log.Warn("cannot ask whether EvictionRequests are served", "err", err)
-		return e.served
-	}
-	served := false
-	if err == nil {
-		for _, r := range list.APIResources {
-			served = served || r.Name == "evictionrequests"
+	default:
+		served = err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "evictionrequests" })
+		if !served {
+			e.log.Info("EvictionRequests are not served: pods are evicted with policy/v1")
 		}
 	}
-	if !served {
-		e.log.Info("EvictionRequests are not served: pods are evicted with policy/v1")
-	}
-	e.served = served
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.served, e.asked = served, time.Now()
 	return served
+}
+
+// remembered returns what the last answer was, and whether it still holds.
+func (e *EvictionRequests) remembered() (served, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.served, time.Since(e.asked) < servedFor
 }
 
 // Withdraw implements Withdrawer.
 func (e *EvictionRequests) Withdraw(ctx context.Context, node *corev1.Node) error {
-	if !e.isServed() {
+	if !e.isServed(ctx) {
 		return nil
 	}
 	list, err := e.client.LifecycleV1alpha1().EvictionRequests("").List(ctx, metav1.ListOptions{LabelSelector: labelRequestNode + "=" + nodeLabel(node.Name)})

@@ -108,9 +108,14 @@ func tierOf(c candidate) tier {
 // graceOf returns the pod's own grace period.
 func graceOf(pod *corev1.Pod) time.Duration {
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		return time.Duration(*s) * time.Second
+		return inSeconds(*s)
 	}
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// inSeconds returns a number of seconds, of which Kubernetes permits more than fit: then as many as do.
+func inSeconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
 }
 
 // clampGrace returns the grace period that fits into the time left, rounded up to whole
@@ -134,7 +139,7 @@ func shortenedGrace(pod *corev1.Pod, t try, f timeFrame, now time.Time) *int64 {
 	if done || given == nil || !pod.DeletionTimestamp.After(f.end().Add(apiSecond)) {
 		return nil
 	}
-	return clampGrace(time.Duration(*given)*time.Second, f.end().Sub(now))
+	return clampGrace(inSeconds(*given), f.end().Sub(now))
 }
 
 // graceOver reports whether the grace period of a terminating pod is over. The API server

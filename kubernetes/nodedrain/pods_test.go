@@ -2,6 +2,7 @@ package nodedrain_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -180,6 +181,7 @@ func TestPlan(t *testing.T) {
 		{name: "then it is asked once more", pods: []*corev1.Pod{graced("a", 600)}, refused: map[string]time.Time{"a": now.Add(-time.Millisecond)}, drain: had(30*time.Second, 17*time.Second), evict: []string{"a"}, grace: map[string]int64{"a": 15}, text: "pods remaining: 1, evictions refused: 1"},
 		{name: "and passed, and the grace has the other half", pods: []*corev1.Pod{graced("a", 600)}, refused: map[string]time.Time{"a": now}, drain: had(30*time.Second, 17*time.Second), override: []string{"a"}, grace: map[string]int64{"a": 15}, text: "pods remaining: 1, evictions refused: 1"},
 		{name: "what the budget permits has all that is left", pods: []*corev1.Pod{graced("a", 600)}, drain: had(30*time.Second, 30*time.Second), evict: []string{"a"}, grace: map[string]int64{"a": 28}, text: "pods remaining: 1"},
+		{name: "a grace without end too", pods: []*corev1.Pod{graced("a", math.MaxInt64)}, drain: had(30*time.Second, 30*time.Second), evict: []string{"a"}, grace: map[string]int64{"a": 28}, text: "pods remaining: 1"},
 		{name: "in a voluntary drain too", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now}, drain: in(3*time.Second, true), override: []string{"a"}, grace: map[string]int64{"a": 1}, text: "pods remaining: 1, evictions refused: 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

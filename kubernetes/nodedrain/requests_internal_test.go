@@ -2,8 +2,12 @@ package nodedrain
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/nstance-go/nstance"
@@ -73,6 +78,38 @@ func TestRequestOrEviction(t *testing.T) {
 		require.NoError(t, e.Evict(t.Context(), podOn("p", "n"), nil))
 		require.Equal(t, []string{"p"}, asked.names)
 		require.NoError(t, e.Withdraw(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}))
+	})
+}
+
+// answering is a cluster that answers as the function does.
+type answering func(*http.Request) (*http.Response, error)
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
+
+// TestSilentDiscovery: a cluster that does not say what it serves keeps no eviction longer than its
+// caller waits for it, nor for long.
+func TestSilentDiscovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		evicted := 0
+		e, err := NewEvictionRequests(&rest.Config{Host: "http://kube.test", Transport: answering(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/apis/lifecycle.k8s.io/v1alpha1" {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			evicted++
+			return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, r.Context().Err()
+		})}, nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		require.Error(t, e.Evict(ctx, podOn("p", "n"), nil))
+		require.Equal(t, time.Second, time.Since(start))
+		for range 2 {
+			require.NoError(t, e.Evict(t.Context(), podOn("p", "n"), nil))
+		}
+		require.Equal(t, time.Second+servedWait, time.Since(start), "it is asked again later")
+		require.Equal(t, 2, evicted)
 	})
 }
 

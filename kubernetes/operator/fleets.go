@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/clip"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/shards"
 )
@@ -467,8 +468,7 @@ func (fl *fleet) connectionChanged(c *connection, connected bool, why error) {
 	fl.mu.Lock()
 	message := ""
 	if why != nil {
-		message = why.Error()
-		message = message[:min(len(message), 1024)]
+		message = clip.Text(why.Error(), 1024)
 	}
 	changed := *c.status.Connected != connected || c.status.Message != message
 	changed = fl.recordRefusal(c, connected, why) || changed

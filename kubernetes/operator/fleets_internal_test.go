@@ -178,6 +178,8 @@ func TestConnectionIsTold(t *testing.T) {
 		change(false, refusal, 2)
 		change(false, errors.New(strings.Repeat("x", 5000)), 3)
 		require.Len(t, c.status.Message, 1024, "the API server takes no longer one")
+		change(false, errors.New(strings.Repeat("x", 1023)+"é"), 4)
+		require.Equal(t, strings.Repeat("x", 1023), c.status.Message, "nor half a character")
 		require.Equal(t, since, c.status.LastChange)
 	})
 }

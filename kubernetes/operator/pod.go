@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/validate"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 )
@@ -394,7 +395,7 @@ func (s *podState) publish(ctx context.Context, reason, message string) error {
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: s.pod.Namespace, Name: s.pod.Name, UID: s.pod.UID,
 		},
-		Type: corev1.EventTypeWarning, Reason: reason, Message: message[:min(len(message), 1024)],
+		Type: corev1.EventTypeWarning, Reason: reason, Message: clip.Text(message, 1024),
 		Source: corev1.EventSource{Component: "nstance-operator"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // it is said, or the namespace is gone

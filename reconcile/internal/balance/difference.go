@@ -107,7 +107,7 @@ func (k *Keeper) inBatches(machines []nstance.Machine, call func([]nstance.Machi
 }
 
 // oneByOne makes a call for each machine, and reports those that the provider does
-// not know.
+// not know. An answer that is about no machine is that of the others, too.
 func (k *Keeper) oneByOne(machines []nstance.Machine, call func([]nstance.Machine) error) error {
 	var first error
 	for i, m := range machines {
@@ -115,7 +115,10 @@ func (k *Keeper) oneByOne(machines []nstance.Machine, call func([]nstance.Machin
 			return err
 		}
 		err := call(machines[i : i+1])
-		if errors.Is(err, nstance.NotFound) {
+		switch nstance.CodeOf(err) {
+		case nstance.Throttled, nstance.Unavailable:
+			return cmp.Or(first, err)
+		case nstance.NotFound:
 			k.source.Suspect(m.ID)
 		}
 		if err != nil && first == nil {

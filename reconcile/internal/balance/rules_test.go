@@ -250,6 +250,31 @@ func TestRefusedMember(t *testing.T) {
 	}
 }
 
+// TestTakenApart: a batch that is taken apart is left when the provider answers no more, and not asked
+// for machine by machine.
+func TestTakenApart(t *testing.T) {
+	for _, code := range []nstance.Code{nstance.Throttled, nstance.Unavailable} {
+		c := newCloud()
+		for i := range 50 {
+			c.want("a", balance.In, fmt.Sprintf("m%02d", i))
+		}
+		c.refuse = func(_, id string) error {
+			if id == "m00" {
+				return nstance.Errorf(nstance.Invalid, "m00 is refused")
+			}
+			return code
+		}
+		c.keep(t, func(t *testing.T, k *balance.Keeper) {
+			require.Equal(t, []string{"list id-a", "join id-a 50", "join id-a 1", "join id-a 1"}, c.next(), code)
+			require.ErrorContains(t, k.Failures()[0].Err, "m00 is refused")
+			c.set(func() { c.refuse = nil })
+			advance(2 * time.Minute)
+			require.Len(t, c.members("id-a"), 50)
+			require.Empty(t, k.Failures())
+		}, "a")
+	}
+}
+
 // TestPace: a load balancer that fails is asked less and less often, its failure is as old as the
 // first one, and success makes both as they were.
 func TestPace(t *testing.T) {

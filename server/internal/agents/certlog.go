@@ -40,7 +40,8 @@ type issuedCertificate struct {
 type certlog struct {
 	store storage.Store
 	shard nstance.ShardID
-	check func() error // fails when the term has ended
+	check func() error                                                // fails when the term has ended
+	bound func(context.Context) (context.Context, context.CancelFunc) // for the write of one object
 
 	mayPrune func() error // also fails while the clock is not trusted
 
@@ -102,7 +103,10 @@ func (l *certlog) write(ctx context.Context) {
 	}
 }
 
+// put writes a batch. Each has the same time: that of its writer may be over.
 func (l *certlog) put(ctx context.Context, b *certBatch) error {
+	ctx, cancel := l.bound(ctx)
+	defer cancel()
 	if err := l.check(); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"crypto/ed25519"
 	"log/slog"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 func newFileSession(t *testing.T, k *fileKeeper, id nstance.InstanceID) *session {
@@ -215,7 +217,9 @@ func newFiledShard(t *testing.T, secrets sourceOf, fs map[string]nstance.File) (
 	a := New(store, shard, drain.New(nil), Options{
 		Config: func() *config.Config { return &config.Config{} }, Now: time.Now, Began: time.Now(), Check: func() error { return nil },
 		Keys: &keyring.Keys{Identity: identity}, Log: slog.New(slog.DiscardHandler), Secrets: secrets, Addresses: func() (s files.Server) { return s },
-		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
+		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 10*time.Second)
+		},
 	})
 	return a.files, shard, id
 }
@@ -270,5 +274,33 @@ func TestFailedSourceIsReadSoonAgain(t *testing.T) {
 		failure = nil
 		k.remake(t.Context(), m.slot)
 		require.Empty(t, k.problems())
+	})
+}
+
+// TestCertificatesOfSlowStorage: each write of the log has its time, whoever makes it: one that has
+// to wait for another does not fail with it.
+func TestCertificatesOfSlowStorage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, _, id := newFiledShard(t, nil, nil)
+		authority, err := keyring.NewAuthority(keyring.Workload, time.Now())
+		require.NoError(t, err)
+		k.agents.Keys.Workload = authority
+		store := storagetest.NewFaulty(storage.NewMemory())
+		k.certs.store, k.certs.shard = store, "s1"
+		store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: -1, Pass: true, Do: func() { <-time.After(6 * time.Second) }})
+		key, _, err := ed25519.GenerateKey(nil)
+		require.NoError(t, err)
+		issued := make(chan error, 3)
+		for range 3 {
+			go func() {
+				m := machineKit{machine: files.Machine{Instance: files.Instance{ID: id}}}
+				_, err := k.authority(m).Issue(t.Context(), keyring.Template{Subject: "web", Tenant: "default", Key: key, Lifetime: time.Hour, Now: time.Now(), DNSNames: []string{"web"}})
+				issued <- err
+			}()
+			<-time.After(time.Second)
+		}
+		for range 3 {
+			require.NoError(t, <-issued)
+		}
 	})
 }

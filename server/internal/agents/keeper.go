@@ -94,7 +94,7 @@ type madeKit struct {
 func newFileKeeper(a *Agents, store storage.Store) *fileKeeper {
 	k := &fileKeeper{
 		agents: a, kits: map[kitKey]*kitSlot{}, hashes: map[nstance.GroupKey]string{},
-		certs:   &certlog{store: store, shard: a.Owner.Shard, check: a.Check, mayPrune: a.MayPrune},
+		certs:   &certlog{store: store, shard: a.Owner.Shard, check: a.Check, bound: a.Bound, mayPrune: a.MayPrune},
 		sources: files.Sources{Secrets: a.Secrets, Objects: objects{store}},
 	}
 	k.work = sync.NewCond(&k.mu)
@@ -528,8 +528,6 @@ func (w workload) Issue(ctx context.Context, t keyring.Template) (keyring.KeyRec
 	if err != nil {
 		return rec, err
 	}
-	ctx, cancel := w.k.agents.Bound(ctx)
-	defer cancel()
 	err = w.k.certs.append(ctx, issuedCertificate{
 		Time: t.Now.UTC(), Instance: id, Tenant: w.m.group.Tenant, Group: w.m.group.Group, Serial: rec.Serial, Issuer: rec.Issuer,
 		Subject: t.Subject, Key: rec.Fingerprint, NotBefore: rec.NotBefore, NotAfter: rec.NotAfter,

@@ -309,7 +309,7 @@ func TestCertificateLog(t *testing.T) {
 		now := time.Now()
 		store := storagetest.NewFaulty(storage.NewMemory())
 		var over error
-		l := &certlog{store: store, shard: "s1", check: func() error { return over }, mayPrune: func() error { return nil }}
+		l := &certlog{store: store, shard: "s1", check: func() error { return over }, bound: context.WithCancel, mayPrune: func() error { return nil }}
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		var failed []error
@@ -387,7 +387,7 @@ func TestCertificateLogIsPrunedAgain(t *testing.T) {
 		var checks int
 		var failure error
 		store := storage.NewMemory()
-		l := &certlog{store: store, shard: "s1", check: func() error { return nil }, mayPrune: func() error { checks++; return failure }}
+		l := &certlog{store: store, shard: "s1", check: func() error { return nil }, bound: context.WithCancel, mayPrune: func() error { checks++; return failure }}
 		for range 2 {
 			require.NoError(t, l.append(t.Context(), issuedCertificate{NotAfter: time.Now().AddDate(-1, 0, 0)}))
 		}
