@@ -121,3 +121,17 @@ func TestOtherThanMetadata(t *testing.T) {
 	_, err = p.HoldsAddress(t.Context(), "10.0.0.200")
 	require.NoError(t, err)
 }
+
+// TestInstanceWithoutID: an answer with an instance that has no ID says nothing of machines.
+func TestInstanceWithoutID(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	w.faults.All("DescribeInstances", testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = rw.Write([]byte(`<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceState><name>running</name></instanceState></item></instancesSet></item></reservationSet></DescribeInstancesResponse>`))
+	}})
+	w.refused(nstance.Unavailable, w.Delete(t.Context(), m))
+	w.refused(nstance.Unavailable, w.Park(t.Context(), m, nstance.ParkStopped))
+	_, err := w.Get(t.Context(), m.ID)
+	w.refused(nstance.Unavailable, err)
+	require.Len(t, w.cloud.Machines(), 1)
+}

@@ -157,6 +157,10 @@ func (p *Provider) describe(ctx context.Context, filters []types.Filter) iter.Se
 			}
 			for _, r := range out.Reservations {
 				for n := range r.Instances {
+					if aws.ToString(r.Instances[n].InstanceId) == "" {
+						yield(nil, nstance.Errorf(nstance.Unavailable, "the answer has an instance without its ID"))
+						return
+					}
 					if !yield(&r.Instances[n], nil) {
 						return
 					}
