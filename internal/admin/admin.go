@@ -44,7 +44,7 @@ func Main(ctx context.Context, open func(ctx context.Context, rawURL string) (st
 		return exitOK
 	}
 	if !p.begun {
-		err = misused(root, err)
+		err = misused(cmd, err)
 	}
 	printFailure(root, formOf(cmd, args), err)
 	return exitCode(err)

@@ -64,13 +64,14 @@ func (w *world) RenewCertificate(_ context.Context, req *apiv1.OperatorServiceRe
 	return &apiv1.OperatorServiceRenewCertificateResponse{Credential: w.credential(w.issue(key, nstance.RoleAdmin, time.Now()))}, nil
 }
 
-func (w *world) ListGroups(context.Context, *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
+func (w *world) ListGroups(_ context.Context, req *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	resp := &apiv1.ListGroupsResponse{}
 	for _, g := range w.groups {
 		resp.Groups = append(resp.Groups, proto.CloneOf(g))
 	}
+	resp.Groups, resp.NextPage = page(w, resp.Groups, req.GetPage())
 	return resp, nil
 }
 
@@ -88,7 +89,7 @@ func (w *world) UpdateGroup(_ context.Context, req *apiv1.UpdateGroupRequest) (*
 	if !req.GetDryRun() {
 		w.groups[i] = g
 	}
-	return &apiv1.UpdateGroupResponse{Group: g}, nil
+	return &apiv1.UpdateGroupResponse{Group: g, Unchanged: w.unchanged}, nil
 }
 
 func (w *world) ListInstances(_ context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
@@ -101,6 +102,7 @@ func (w *world) ListInstances(_ context.Context, req *apiv1.ListInstancesRequest
 		}
 	}
 	slices.SortFunc(resp.Instances, func(a, b *apiv1.Instance) int { return slices.Compare([]byte(a.GetId()), []byte(b.GetId())) })
+	resp.Instances, resp.NextPage = page(w, resp.Instances, req.GetPage())
 	return resp, nil
 }
 
@@ -120,7 +122,7 @@ func (w *world) GetInstance(_ context.Context, req *apiv1.GetInstanceRequest) (*
 		return nil, err
 	}
 	story := w.stories[req.GetId()]
-	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Events: slices.Clone(story[max(0, len(story)-1000):])}, nil
+	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Life: w.life, Problems: w.unread, Events: slices.Clone(story[max(0, len(story)-1000):])}, nil
 }
 
 func (w *world) GetConsoleOutput(_ context.Context, req *apiv1.GetConsoleOutputRequest) (*apiv1.GetConsoleOutputResponse, error) {
@@ -170,6 +172,9 @@ func (w *world) Interrupt(_ context.Context, req *apiv1.InterruptRequest) (*apiv
 	then := w.onInject
 	w.mu.Unlock()
 	resp := &apiv1.InterruptResponse{EventId: "rehearsal-1"}
+	if req.GetThroughMetadata() {
+		resp.EventId = "" // the agent names the notice
+	}
 	if req.GetGroup() != "" {
 		resp.Instances = ids
 	}
@@ -191,7 +196,7 @@ func (w *world) GetConfigStatus(context.Context, *apiv1.GetConfigStatusRequest) 
 
 func (w *world) RefreshConfig(_ context.Context, req *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
 	w.did(fmt.Sprintf("refresh dry=%t", req.GetDryRun()))
-	return &apiv1.RefreshConfigResponse{Digest: "sha256:def", Changed: true}, nil
+	return &apiv1.RefreshConfigResponse{Digest: "sha256:def", Changed: !w.unchanged}, nil
 }
 
 func (w *world) ConfirmConfig(_ context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
@@ -242,12 +247,23 @@ func (w *world) ListActions(_ context.Context, req *apiv1.ListActionsRequest) (*
 	if req.GetPage() == "" {
 		return &apiv1.ListActionsResponse{Actions: all[:1], NextPage: "2", Problems: []string{"ledger/eu1a/x: line 3"}}, nil
 	}
-	return &apiv1.ListActionsResponse{Actions: all[1:]}, nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &apiv1.ListActionsResponse{Actions: all[1:], Problems: []string{"ledger/eu1a/x: line 3"}}
+	if w.endless {
+		resp.NextPage = req.GetPage()
+	}
+	return resp, nil
 }
 
 func (w *world) ListInterruptions(_ context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
 	if req.GetEventId() != "" && req.GetEventId() != "e1" {
 		return &apiv1.ListInterruptionsResponse{}, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reclaims != nil {
+		return &apiv1.ListInterruptionsResponse{Interruptions: w.reclaims}, nil
 	}
 	at := func(s int) *timestamppb.Timestamp {
 		return wire.Time(time.Now().Add(time.Duration(s-3600) * time.Second))
@@ -262,7 +278,7 @@ func (w *world) ListInterruptions(_ context.Context, req *apiv1.ListInterruption
 func (w *world) GetInterruptionRates(_ context.Context, req *apiv1.GetInterruptionRatesRequest) (*apiv1.GetInterruptionRatesResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return &apiv1.GetInterruptionRatesResponse{Since: req.GetSince(), Until: timestamppb.New(cmp.Or(wire.TimeOf(req.GetUntil()), time.Now())), Rates: w.rates}, nil
+	return &apiv1.GetInterruptionRatesResponse{Since: req.GetSince(), Until: timestamppb.New(cmp.Or(wire.TimeOf(req.GetUntil()), time.Now())), Rates: w.rates, Problems: w.unread}, nil
 }
 
 func (w *world) GetRecord(_ context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
@@ -280,7 +296,7 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 	if w.onStatus != nil {
 		w.onStatus()
 	}
-	return &apiv1.GetShardStatusResponse{
+	resp := &apiv1.GetShardStatusResponse{
 		Cluster: string(cluster), Shard: string(shard), Leader: true, Epoch: 7, Groups: int32(len(w.groups)), Instances: int32(len(w.instances)),
 		AgentsConnected: 2, Version: "0.1.0", TermStartedAt: wire.Time(time.Now().Add(-150 * time.Minute)), Problems: w.problems,
 		LeaderAddress: "server-a.example:8993", Standbys: []*apiv1.Standby{
@@ -300,7 +316,11 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 			},
 		},
 		AttentionOmitted: 3, AttentionAcknowledged: 4,
-	}, nil
+	}
+	if w.status != nil {
+		w.status(resp)
+	}
+	return resp, nil
 }
 
 // endEarly ends a stream that has a deadline, as a server does whose clock is ahead.
@@ -350,6 +370,11 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 		if err != nil {
 			return wire.Status(err)
 		}
+		if item.Kind != feed.Event && req.GetDrainExecutor() {
+			if err := w.snapshot(stream); err != nil {
+				return err
+			}
+		}
 		msg := &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Synced{Synced: &apiv1.Synced{Seq: uint64(item.Seq)}}}
 		if item.Kind == feed.Event {
 			e := proto.CloneOf(item.Value)
@@ -363,6 +388,22 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 	return wire.Status(nstance.Errorf(nstance.Unavailable, "this term has ended"))
 }
 
+// snapshot sends the instances that have a drain.
+func (w *world) snapshot(stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, i := range w.instances {
+		if i.GetDrain() == nil {
+			continue
+		}
+		m := &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Snapshot{Snapshot: proto.CloneOf(i)}}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // disconnect ends every watch.
 func (w *world) disconnect() {
 	w.mu.Lock()
@@ -371,13 +412,14 @@ func (w *world) disconnect() {
 	w.kick = make(chan struct{})
 }
 
-func (w *world) ListOrphans(context.Context, *apiv1.ListOrphansRequest) (*apiv1.ListOrphansResponse, error) {
+func (w *world) ListOrphans(_ context.Context, req *apiv1.ListOrphansRequest) (*apiv1.ListOrphansResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	resp := &apiv1.ListOrphansResponse{}
 	for _, o := range w.orphans {
 		resp.Orphans = append(resp.Orphans, proto.CloneOf(o))
 	}
+	resp.Orphans, resp.NextPage = page(w, resp.Orphans, req.GetPage())
 	return resp, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // at runs a command on the storage.
@@ -52,12 +53,19 @@ func TestBackupAndRestore(t *testing.T) {
 	require.EqualValues(t, 0o600, info.Mode())
 	require.Equal(t, 6, from.at("backup", file).code, "it exists")
 	require.Equal(t, 3, newDepot(t).at("backup", file+"2").code, "there is no cluster")
-	require.NoFileExists(t, file+"2")
+	faulty := storagetest.NewFaulty(from.store())
+	faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.OperatorPrefix})
+	require.Equal(t, 5, runOn(t, faulty, "", nil, "backup", file+"3").code)
+	left, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "a backup that failed leaves nothing")
 
 	require.Equal(t, 2, to.at("restore", "--yes").code)
 	require.Equal(t, 2, to.at("restore", file, "--in-place", "--yes").code)
 	require.Equal(t, 2, to.at("restore", file).code, "it asks")
-	require.Zero(t, to.at("restore", file, "--dry-run").code)
+	to.dir += "/new"
+	require.Contains(t, to.at("restore", file, "--dry-run").out, "nothing was changed; it would be restored: ")
+	require.NoDirExists(t, to.dir)
 	r = to.at("restore", file, "--yes", "-o", "json")
 	require.Zero(t, r.code, r.errors)
 	var done admin.Restored

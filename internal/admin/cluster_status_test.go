@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 const operatorAddress = "10.0.0.1:8993"
@@ -95,13 +96,20 @@ func (d *depot) leave(shard nstance.ShardID, o *lease.Options, released bool) {
 
 // operator stores the record of one.
 func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
+	d.registered(name, func(r *registration.OperatorRegistration) {
+		r.Revoked, r.Current = revoked, &registration.KeyRecord{NotAfter: notAfter}
+	})
+}
+
+// registered stores the record of an operator.
+func (d *depot) registered(name string, change func(*registration.OperatorRegistration)) {
 	type record struct {
 		records.Header
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
 	_, err := records.NewDoc[record](d.store(), layout.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
-		r.Operator = &registration.OperatorRegistration{Name: name, Role: nstance.RoleOperator, Tenant: "default", RegisteredAt: time.Now(), Revoked: revoked}
-		r.Operator.Current = &registration.KeyRecord{NotAfter: notAfter}
+		r.Operator = &registration.OperatorRegistration{Name: name, Role: nstance.RoleOperator, Tenant: "default", RegisteredAt: time.Now()}
+		change(r.Operator)
 		return nil
 	})
 	require.NoError(d.t, err)
@@ -288,4 +296,68 @@ func TestClusterStatusOfIncompleteClusters(t *testing.T) {
 	t.Run("a wait that is none", func(t *testing.T) {
 		require.Equal(t, 2, newDepot(t).cluster("status", "--wait", "-1s").code)
 	})
+}
+
+// TestOperatorThatHasRenewed: it is good with the certificate that it has and does not use yet.
+func TestOperatorThatHasRenewed(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	for name, ends := range map[string][2]time.Duration{"renewed": {-time.Hour, time.Hour}, "expired": {-2 * time.Hour, -time.Hour}} {
+		d.registered(name, func(r *registration.OperatorRegistration) {
+			r.Current, r.Pending = &registration.KeyRecord{NotAfter: time.Now().Add(ends[0])}, &registration.KeyRecord{NotAfter: time.Now().Add(ends[1])}
+		})
+	}
+	d.operator("revoked", time.Now().Add(-time.Hour), true)
+	require.Equal(t, admin.OperatorCount{Good: 1, Expired: 1, Revoked: 1}, statusOf(t, d.cluster("status", "-o", "json")).Operators)
+}
+
+// TestClusterStatusWithoutAnswers: what cannot be read is not taken for absent, and what is deleted
+// meanwhile is.
+func TestClusterStatusWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	d.server(d.box())
+	d.led("eu1a", true)
+	d.put(layout.ConfigKey("eu1a"), `{"cluster": {"id": "prod"}, "shard": {"id": "eu1a", "provider": {"kind": "sim"}}}`)
+	d.operator("a", time.Now().Add(time.Hour), false)
+	for _, op := range []storagetest.Op{storagetest.Get, storagetest.List} {
+		whole := storagetest.NewFaulty(d.store())
+		require.Zero(t, runOn(t, whole, "", nil, "cluster", "status", "--wait", "0").code)
+		require.Positive(t, whole.Count(op))
+		for skip := range whole.Count(op) {
+			faulty := storagetest.NewFaulty(d.store())
+			faulty.Inject(storagetest.Fault{Op: op, Skip: skip})
+			r := runOn(t, faulty, "", nil, "cluster", "status", "--wait", "0")
+			require.Equal(t, 5, r.code, "%s %d: %s", op, skip, r.out)
+		}
+	}
+	faulty, key := storagetest.NewFaulty(d.store()), layout.OperatorKey("default", "a")
+	faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Pass: true, Do: func() {
+		obj, err := d.store().Get(t.Context(), key)
+		if err == nil {
+			err = d.store().DeleteIfMatch(t.Context(), key, obj.Version)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}})
+	r := runOn(t, faulty, "", nil, "cluster", "status", "--wait", "0")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "0 good")
+}
+
+// TestKeyThatIsNotDestroyed: a rotation that could not destroy the old key is a problem.
+func TestKeyThatIsNotDestroyed(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	d.server(d.box())
+	d.rotate(keyring.Nonces, keyring.StepBegin, time.Now().Add(-2*time.Hour))
+	d.rotate(keyring.Nonces, keyring.StepActivate, time.Now().Add(-time.Hour))
+	faulty := storagetest.NewFaulty(d.store())
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "secret/", Times: -1})
+	ring, err := keyring.OpenKeyring(t.Context(), vault.New(faulty, d.box()), time.Now)
+	require.NoError(t, err)
+	_, _ = ring.Rotate(t.Context(), keyring.Rotation{Set: keyring.Nonces, Step: keyring.StepFinish})
+	s := statusOf(t, d.cluster("status", "-o", "json"))
+	require.Contains(t, fmt.Sprint(s.Problems), "1 private key of removed nonce keys: not destroyed yet, repeat cluster rotate")
 }

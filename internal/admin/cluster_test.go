@@ -130,6 +130,8 @@ func TestNonce(t *testing.T) {
 		r = nonce("--cluster", "test")
 		require.Equal(t, 6, r.code)
 		require.Contains(t, r.errors, "this storage is of cluster prod, as the configuration of shard eu1a says")
+		d.put(layout.ConfigKey("eu1b"), `{"cluster": {"id": "test"}, "shard": {"id": "eu1b", "provider": {"kind": "sim"}}}`)
+		require.Equal(t, 6, nonce().code, "two clusters in one storage")
 	})
 	t.Run("takes the name of a bucket for that in S3", func(t *testing.T) {
 		var opened string
@@ -164,6 +166,7 @@ func TestNonceOfOtherCluster(t *testing.T) {
 	require.Equal(t, 2, r.code, r.errors)
 	require.Contains(t, r.errors, "this storage is of cluster prod, not of test")
 	require.Empty(t, r.out)
+	require.Equal(t, 2, d.mint("--cluster", "test", "--dry-run").code)
 	require.Zero(t, d.mint().code)
 }
 
@@ -230,6 +233,7 @@ func TestNonceRefuses(t *testing.T) {
 		"a bad cluster":          {d.env, []string{"--cluster", "Prod"}, 2, "--cluster"},
 		"a bad shard":            {d.env, []string{"--shard", "eu--1"}, 2, "--shard"},
 		"a bad tenant":           {d.env, []string{"--tenant", ""}, 2, "--tenant"},
+		"next to no life":        {d.env, []string{"--expiry", "999ms"}, 2, "--expiry"},
 		"no life":                {d.env, []string{"--expiry", "0s"}, 2, "--expiry"},
 		"a bare bucket":          {d.env, []string{"--storage-bucket", "my-bucket"}, 2, "storage.url"},
 		"memory":                 {d.env, []string{"--storage", "mem://"}, 2, "in memory only"},

@@ -279,6 +279,7 @@ func TestRemovals(t *testing.T) {
 		"delete, dry":              {[]string{"instance", "delete", string(webA), "--dry-run"}, 0, "delete " + string(webA) + " drain=true dry=true", ""},
 		"delete what is gone":      {[]string{"instance", "delete", string(gone), "-y"}, 3, "", "deleted already"},
 		"delete what never was":    {[]string{"instance", "delete", string(webNew), "-y"}, 3, "", "nstance-admin instance list"},
+		"preserve for no time":     {[]string{"instance", "preserve", string(webA), "--for", "0s", "-y"}, 2, "", "--for: is 0s (use more than 0, or --end)"},
 		"drain unconfirmed":        {[]string{"instance", "drain", string(webA)}, 2, "", "--yes"},
 		"drain":                    {[]string{"instance", "drain", string(webA), "-y", "--reason", "x"}, 0, "drain " + string(webA) + ` because="x" dry=false`, ""},
 		"drain, dry":               {[]string{"instance", "drain", string(webA), "--dry-run"}, 0, "drain " + string(webA) + ` because="" dry=true`, ""},
@@ -327,15 +328,20 @@ func TestEventsPageByPage(t *testing.T) {
 	r = w.run("events", "--limit", "2", "-o", "json")
 	events = messages[apiv1.Event](t, r)
 	require.Equal(t, []string{string(webA), string(webB)}, []string{events[0].Instance, events[1].Instance}, "the newest, oldest first")
+	require.Len(t, messages[apiv1.Event](t, w.run("events", "--limit", "4", "-o", "json")), 4, "of two pages")
+	w.set(func() { w.pageSize = 2 })
+	require.Len(t, messages[apiv1.Event](t, w.run("events", "--limit", "3", "-o", "json")), 3, "no more of the second page")
 	r = w.run("events", "--all", "-o", "json")
 	lines := strings.Split(strings.TrimSpace(r.out), "\n")
 	require.Len(t, lines, 4, "over both pages")
+	require.Equal(t, 1, strings.Count(w.run("events", "--all").out, "INSTANCE"), "one line of names")
 	require.Equal(t, string(gone), message(t, lines[0], &apiv1.Event{}).Instance)
-	for flag, bad := range map[string]string{"--since": "yesterday", "--until": "-5m", "--limit": "0"} {
+	for flag, bad := range map[string]string{"--since": "yesterday", "--until": "-5m", "--limit": "10001"} {
 		r = w.run("events", flag, bad)
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.errors, flag)
 	}
+	require.Equal(t, 2, w.run("events", "--limit", "0").code)
 	require.Equal(t, 3, w.run("interruption", "show", "e9").code)
 }
 
@@ -379,7 +385,7 @@ func TestWarmPoolEstimate(t *testing.T) {
 	require.Zero(t, e.CostOfHourLess)
 	for flag, args := range map[string][]string{
 		"--size": {"--wake", "1m", "--size", "0"}, "--wake": nil, "--memory": {"--wake", "1m", "--memory", "1"},
-		"--reclaims": {"--wake", "1m", "--reclaims", "-1"}, "--disk": {"--wake", "1m", "--disk", "NaN"},
+		"--price": {"--wake", "1m", "--price", "0"}, "--boot": {"--wake", "1m", "--boot", "0s"}, "--reclaims": {"--wake", "1m", "--reclaims", "-1"}, "--disk": {"--wake", "1m", "--disk", "NaN"},
 	} {
 		r := newWorld(t).run(all(args...)...)
 		require.Equal(t, 2, r.code, flag)

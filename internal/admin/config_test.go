@@ -36,6 +36,10 @@ func TestRefreshDryRun(t *testing.T) {
 	require.Zero(t, r.code, r.errors)
 	require.Equal(t, "configuration sha256:def would be in force\n", r.out)
 	require.Equal(t, []string{"refresh dry=true"}, w.done())
+	w.set(func() { w.unchanged = true })
+	for _, args := range [][]string{{"config", "refresh"}, {"config", "refresh", "--dry-run"}} {
+		require.Equal(t, "configuration sha256:def is in force already\n", w.run(args...).out)
+	}
 }
 
 func TestValidateNamesTheError(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -82,4 +83,20 @@ func TestConfirmation(t *testing.T) {
 		_, err := keyboard.WriteString("\n") // lets the reader end before its file is closed
 		require.NoError(t, err)
 	})
+}
+
+// TestRenewalThatAnotherProcessDoesNotEnd: a command does not wait for it for ever.
+func TestRenewalThatAnotherProcessDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).populate()
+	old := w.ageing(17 * time.Hour)
+	held, err := os.Create(filepath.Join(w.dir, "lock"))
+	require.NoError(t, err)
+	defer held.Close()
+	require.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_EX))
+	r := w.run("status")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.errors, "warning: certificate not renewed")
+	require.Contains(t, r.errors, "another process is renewing it")
+	require.Equal(t, old, w.saved())
 }

@@ -80,6 +80,8 @@ func TestDebug(t *testing.T) {
 	require.Contains(t, files["groups.json"], `"color": ""`)
 	require.NotContains(t, strings.Join(values(files), ""), "s3cret")
 	require.Contains(t, files["events.json"], "notice_received")
+	require.NotContains(t, files["alarms.json"], "notice_received")
+	require.Contains(t, done.Lacks, "servers/server-b.example_8993.json", "the standby that the leader knows is asked, too")
 	require.NotContains(t, files, "orphans.json")
 	require.Contains(t, done.Lacks["orphans.json"], "the provider does not answer")
 
@@ -112,4 +114,16 @@ func values(files map[string]string) (all []string) {
 		all = append(all, f)
 	}
 	return all
+}
+
+// TestDebugWithASilentServer: what does not answer is lacking, and holds up nothing.
+func TestDebugWithASilentServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).populate()
+	silent := silentPort(t)
+	r := w.run("debug", filepath.Join(t.TempDir(), "incident.tar.gz"), "--http", silent, "--timeout", "1s", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	for _, page := range []string{"metrics", "healthz", "readyz", "status.json"} {
+		require.Contains(t, decoded[admin.Debugged](t, r).Lacks["http/"+strings.ReplaceAll(silent, ":", "_")+"/"+page], "deadline exceeded")
+	}
 }

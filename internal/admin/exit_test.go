@@ -61,6 +61,7 @@ func TestCommandLineErrors(t *testing.T) {
 		"login":                            "--nonce: is not given",
 		"login --nonce /nowhere":           "--nonce: open /nowhere: no such file",
 		"cluster nonce":                    "--storage: is not given",
+		"restore a b":                      "accepts at most 1 arg(s), received 2 (see nstance-admin restore --help)",
 		"interrupt " + string(webA) + " x": `unexpected argument "x"`,
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -204,6 +205,18 @@ func TestServers(t *testing.T) {
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.progress, "waiting for "+w.operator+" ...", "after a second")
 		require.Contains(t, r.errors, "did not answer within 3s")
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		w.set(func() { w.hang, w.asks["GetShardStatus"] = make(chan struct{}), 0 })
+		defer w.set(func() { w.hang = nil })
+		r := w.start(t, "status", "--timeout", "10m")
+		require.Eventually(t, func() (asked bool) {
+			w.set(func() { asked = w.asks["GetShardStatus"] > 0 })
+			return asked
+		}, time.Minute, time.Millisecond)
+		r.stop()
+		require.Equal(t, 5, r.ended())
+		require.Contains(t, r.errs.String(), "error: interrupted\n")
 	})
 	t.Run("a standby alone", func(t *testing.T) {
 		r := w.run("status", "--server", other.operator)

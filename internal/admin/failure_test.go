@@ -25,6 +25,7 @@ func TestErrorsKeepTheForm(t *testing.T) {
 		{"group get absent --output=yaml", 3, admin.Failure{Code: nstance.NotFound, Error: `no group "absent"`}},
 		{"group scale web -2 -o json", 2, admin.Failure{Code: nstance.Invalid}},
 		{"group list --bogus -o json", 2, admin.Failure{Code: nstance.Invalid, Error: "unknown flag: --bogus", Remedy: "see nstance-admin group list --help"}},
+		{"events --since yesterday -o json", 2, admin.Failure{Code: nstance.Invalid, Field: "--since", Error: `"yesterday" is neither`}},
 		{"group get -ojson", 2, admin.Failure{Code: nstance.Invalid, Error: "argument GROUP is missing"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -36,6 +37,7 @@ func TestErrorsKeepTheForm(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(r.errors), &got))
 			require.Equal(t, c.want.Code, got.Code)
 			require.Equal(t, c.code, got.ExitCode)
+			require.Equal(t, c.want.Field, got.Field)
 			require.Contains(t, got.Error, c.want.Error)
 			if c.want.Remedy != "" {
 				require.Equal(t, c.want.Remedy, got.Remedy)

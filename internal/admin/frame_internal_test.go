@@ -165,6 +165,31 @@ func TestFrame(t *testing.T) {
 		f.waves = wave.Of(list)
 		require.Regexp(t, `default/web, 50s ago +1 +1 +1 +0 +\d:\d\d +over`, f.text(noon))
 	})
+	t.Run("more waves and pools than there is room for", func(t *testing.T) {
+		f := sample(1)
+		var list []*apiv1.Interruption
+		for n := range 14 * 7 {
+			at := noon.Add(time.Duration(n/14)*2*time.Minute - 20*time.Minute)
+			list = append(list, &apiv1.Interruption{
+				EventId: fmt.Sprint(n), Tenant: "default", Group: fmt.Sprintf("g%d", n/14), Instance: fmt.Sprintf("i%03d", n), Zone: fmt.Sprintf("z%02d", n%14),
+				DetectedAt: wire.Time(at), Notice: &apiv1.Notice{Kind: "reclaim", Deadline: wire.Time(at.Add(2 * time.Minute))},
+			})
+		}
+		f.waves = wave.Of(list)
+		require.Contains(t, f.text(noon), "· ... 11 more pools")
+		require.Contains(t, f.text(noon), "... 2 more waves, with later deadlines")
+		f.waves = f.waves[:6]
+		require.Contains(t, f.text(noon), "... 1 more waves, with later deadlines")
+	})
+	t.Run("a drain that ended too late", func(t *testing.T) {
+		f, list := sample(1), reclaims(1)
+		list[0].DeletedAt, list[0].DrainedAt = nil, wire.Time(noon.Add(80*time.Second))
+		f.waves = wave.Of(list)
+		require.Contains(t, f.text(noon), "missed by 0:10")
+		f.instances[0].Id = list[0].GetInstance() // whose own drain is still in its record
+		f.toggle(showInterruptions)
+		require.Regexp(t, `i000 +default/web +reclaim +in 1:10 +late +`, f.text(noon))
+	})
 	t.Run("pools", func(t *testing.T) {
 		f := sample(2)
 		for n, i := range f.instances {

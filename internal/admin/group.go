@@ -78,9 +78,9 @@ func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string
 	return pick(groups, tenant, name)
 }
 
-// pick returns the one group of that name among groups.
+// pick returns the one group of that name among groups, a list that it may change.
 func pick(groups []*apiv1.Group, tenant nstance.TenantID, name string) (*apiv1.Group, error) {
-	found := slices.DeleteFunc(ofTenant(slices.Clone(groups), tenant), func(g *apiv1.Group) bool { return g.GetGroup() != name })
+	found := slices.DeleteFunc(ofTenant(groups, tenant), func(g *apiv1.Group) bool { return g.GetGroup() != name })
 	switch len(found) {
 	case 1:
 		return found[0], nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -87,6 +88,17 @@ type world struct {
 	requests  []proto.Message
 	rates     []*apiv1.InterruptionRate
 	change    func(*apiv1.Credential) // of each certificate that is given
+	status    func(*apiv1.GetShardStatusResponse)
+	reclaims  []*apiv1.Interruption // nil: one of webB
+	written   string                // the configuration; empty: one without settings
+	unchanged bool                  // changes change nothing
+	life      *apiv1.Life           // of every instance
+	unread    []string              // what the ledger cannot read
+	listSize  int                   // of a page of groups, instances, orphans and operators; 0: all of them
+	endless   bool                  // the ledger's second page leads to itself
+	omitted   int32                 // groups that an answer has no room for
+	cut       func()                // ends the next watch of groups within its snapshot
+	forgets   bool                  // a watch of groups that is resumed begins anew
 }
 
 func newWorld(t testing.TB) *world {
@@ -232,6 +244,16 @@ func run(t testing.TB, stdin io.Reader, env map[string]string, args ...string) r
 		r.errors += line
 	}
 	return r
+}
+
+// page returns a page of a list, and what the next one is called.
+func page[T any](w *world, all []T, name string) ([]T, string) {
+	from, _ := strconv.Atoi(name)
+	to := from + w.listSize
+	if w.listSize == 0 || to >= len(all) {
+		return all[from:], ""
+	}
+	return all[from:to], strconv.Itoa(to)
 }
 
 // event publishes an event and adds it to its instance's story.

@@ -6,35 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
-
-// careless is a store that writes whatever the condition.
-type careless struct{ *storage.Memory }
-
-func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
-	if obj, err := c.Get(ctx, key); err == nil {
-		return c.PutIfMatch(ctx, key, data, obj.Version)
-	}
-	return c.Memory.PutIfAbsent(ctx, key, data)
-}
-
-// No key is made in a store in which another could take its place.
-func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
-	t.Parallel()
-	m := storage.NewMemory()
-	_, err := makeKeys(t.Context(), careless{m}, nil, true)
-	require.ErrorIs(t, err, nstance.Invalid)
-	require.ErrorContains(t, err, "this storage cannot be used")
-	for e, err := range m.List(t.Context(), "", "") {
-		require.NoError(t, err)
-		require.Contains(t, e.Key, "probe/")
-	}
-}
 
 // A lost answer leaves open which process made an object: it is read back.
 func TestLostAnswerToACreatedKey(t *testing.T) {

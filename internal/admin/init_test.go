@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -147,6 +148,14 @@ func TestClusterInit(t *testing.T) {
 		require.Contains(t, d.cluster("init", "--cluster", "prod", "--dry-run").out, "nothing was changed")
 		require.Equal(t, before, d.files())
 	})
+	t.Run("the oldest key says since when", func(t *testing.T) {
+		d := newDepot(t)
+		d.server(d.box())
+		d.rotate(keyring.Identity, keyring.StepBegin, time.Now().Add(time.Hour))
+		again := initOf(t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+		require.Len(t, again.Keys, 4)
+		require.Equal(t, again.Keys[0].GetCreatedAt().AsTime(), again.Since)
+	})
 	t.Run("what is missing is made, and only that", func(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(d.dir, "secret", "installation")))
 		f := initOf(t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
@@ -263,4 +272,42 @@ func TestInitPreparesShards(t *testing.T) {
 	require.Empty(t, initOf(t, d.cluster(args...)).Made)
 	require.Equal(t, "new", shardOf(t, statusOf(t, d.cluster("status", "-o", "json")), "eu1a").State)
 	require.Equal(t, 2, d.cluster("init", "--cluster", "prod", "--shard", "EU/1").code)
+}
+
+// careless is a store that writes whatever the condition.
+type careless struct{ *storage.Memory }
+
+func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if obj, err := c.Get(ctx, key); err == nil {
+		return c.PutIfMatch(ctx, key, data, obj.Version)
+	}
+	return c.Memory.PutIfAbsent(ctx, key, data)
+}
+
+// TestNoKeysInAStoreWithoutConditions: no key is made where another could take its place.
+func TestNoKeysInAStoreWithoutConditions(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"init", "nonce"} {
+		m := storage.NewMemory()
+		r := runOn(t, careless{m}, "", newDepot(t).env, "cluster", command, "--cluster", "prod")
+		require.Equal(t, 2, r.code, r.errors)
+		require.Contains(t, r.errors, "this storage cannot be used")
+		for e, err := range m.List(t.Context(), "", "") {
+			require.NoError(t, err)
+			require.Contains(t, e.Key, "probe/")
+		}
+	}
+}
+
+// TestInitOfTwoClusters: the first one has the storage, also before any configuration says so.
+func TestInitOfTwoClusters(t *testing.T) {
+	t.Parallel()
+	d := newDepot(t)
+	d.put(layout.ConfigKey("eu1a"), "{") // names no cluster
+	require.Zero(t, d.cluster("init", "--cluster", "prod").code)
+	before := d.files()
+	r := d.cluster("init", "--cluster", "test")
+	require.Equal(t, 2, r.code)
+	require.Contains(t, r.errors, "this storage is of cluster prod, not of test")
+	require.Equal(t, before, d.files())
 }

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 )
 
 func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
-	return &apiv1.GetConfigResponse{Name: "eu1a.jsonc", Digest: "sha256:abc", Content: []byte("{} // as written\n")}, nil
+	return &apiv1.GetConfigResponse{Name: "eu1a.jsonc", Digest: "sha256:abc", Content: []byte(cmp.Or(w.written, "{} // as written\n"))}, nil
 }
 
 func TestConfigShow(t *testing.T) {
@@ -49,6 +50,12 @@ func TestInstancesAreChosen(t *testing.T) {
 	require.Less(t, len(ids("--state", "ready")), len(all))
 	require.Equal(t, []string{string(webA)}, ids("-l", "market=spot", "-l", "zone=eu-central-1a", "-l", "version=0.3.0", "--state", "ready", "--group", "web"))
 	require.ElementsMatch(t, all, ids("--sort", "age"))
+	for label, want := range map[string][]string{
+		"type=t4g.small": {string(webA)}, "type=spot": nil, "agent=connected": {string(webA)}, "agent=": {string(dbA), string(webB)}, "reason=refill": {string(webA)},
+		"drifted": {string(webB)}, "by-request": {string(dbA)}, "notice:reclaim": {string(webB)},
+	} {
+		t.Run(label, func(t *testing.T) { require.Equal(t, want, ids("-l", label)) })
+	}
 	require.Empty(t, ids("-l", "market=spot", "-l", "zone=nowhere"), "all labels")
 	for _, tenant := range []string{"default", "blue"} {
 		for _, i := range messages[apiv1.Instance](t, w.run("instance", "list", "-o", "json", "--tenant", tenant)) {
@@ -108,15 +115,23 @@ func TestPrefixOfAnID(t *testing.T) {
 func TestNamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).populate()
+	w.written = `{"cluster": {"id": "prod"}, "shard": {"id": "a", "provider": {"kind": "sim"}}, "templates": {"configured": {"kind": "web", "arch": "amd64"}}}`
+	d := newDepot(t)
+	d.led("eu1a", true)
 	for args, want := range map[string]string{
+		"cluster nonce --storage " + d.url() + " --shard e": "eu1a",
 		"group get w":                     "web",
 		"group scale ":                    "db",
 		"instance get " + string(dbA)[:5]: string(dbA),
 		"instance list --group ":          "web",
 		"group create new --template d":   "db",
+		"group create new --template c":   "configured",
 	} {
-		r := w.run(append([]string{"__complete"}, strings.Split(args, " ")...)...)
-		require.Zero(t, r.code, r.errors)
-		require.Contains(t, strings.Split(r.out, "\n"), want, args)
+		t.Run(args, func(t *testing.T) {
+			r := w.run(append([]string{"__complete"}, strings.Split(args, " ")...)...)
+			require.Zero(t, r.code, r.errors)
+			require.Contains(t, strings.Split(r.out, "\n"), want)
+		})
 	}
+	require.NotContains(t, w.run("__complete", "group", "scale", "web", "").out, "db", "a size is no group")
 }

@@ -125,6 +125,15 @@ func TestRehearsalEnds(t *testing.T) {
 			require.EqualValues(t, webNew, r.GetReplacement())
 			require.Nil(t, r.GetDrainedAt())
 		}},
+		"whatever another notice says": {webA, []func(at at){func(at at) {
+			at(time.Millisecond, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "on_rebalance is ignore", Notice: &nstance.Notice{Kind: nstance.Rebalance, EventID: "of the cloud"}})
+		}, requested, ready, deleted}, func(t *testing.T, r *apiv1.Interruption) {
+			require.Equal(t, "rehearsal-1", r.GetEventId())
+			require.Empty(t, r.GetIgnored())
+		}},
+		"drained, although its deadline passes then": {webA, []func(at at){requested, drained, func(at at) {
+			at(3*time.Second, nstance.Event{Type: nstance.EventDrainCutShort})
+		}, ready, deleted}, func(t *testing.T, r *apiv1.Interruption) { require.Equal(t, "drained", r.GetDrainOutcome()) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).populate()
@@ -136,6 +145,33 @@ func TestRehearsalEnds(t *testing.T) {
 			tc.check(t, rehearsed(t, r))
 		})
 	}
+}
+
+// TestRehearsalThroughMetadata: the agent names the notice, and no other one is taken for it.
+func TestRehearsalThroughMetadata(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).populate()
+	w.onInject = func(id, _ string) {
+		w.script(func(at at) {
+			at(time.Millisecond, nstance.Event{Type: nstance.EventNoticeReceived, Notice: &nstance.Notice{Kind: nstance.Rebalance, EventID: "of the cloud"}})
+		}, requested, ready, deleted)(id, "agent-1")
+	}
+	r := w.run("interrupt", string(webA), "--through-metadata", "--wait", "-y", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	require.Equal(t, "agent-1", rehearsed(t, r).GetEventId())
+}
+
+// TestRehearsalWhoseGroupIsRemoved: there is nothing to wait for any more.
+func TestRehearsalWhoseGroupIsRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).populate()
+	w.onInject = w.script(func(at at) {
+		w.set(func() { w.groups = w.groups[:1] })
+		deleted(at)
+	})
+	r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	require.NotNil(t, rehearsed(t, r).GetDeletedAt())
 }
 
 func TestRehearsalThatDoesNotEnd(t *testing.T) {
@@ -209,11 +245,11 @@ func TestRehearsalSurvivesALostStream(t *testing.T) {
 func TestRehearsalOfAGroup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).populate()
-	interrupted := func(cut bool) func(id, eventID string) {
+	interrupted := func(cut bool, slow time.Duration) func(id, eventID string) {
 		return func(id, eventID string) {
 			next, pace := webNew, time.Second
 			if id == string(webB) {
-				next, pace = gone, 2*time.Second
+				next, pace = gone, slow
 			}
 			begin := time.Now().UTC().Add(-time.Hour).Truncate(time.Millisecond)
 			notice := &nstance.Notice{Kind: nstance.Reclaim, Source: "rehearsal/x", EventID: eventID, DetectedAt: begin, Deadline: begin.Add(2 * time.Minute)}
@@ -232,7 +268,7 @@ func TestRehearsalOfAGroup(t *testing.T) {
 		}
 	}
 	t.Run("reports each instance and each stage", func(t *testing.T) {
-		w.set(func() { w.onInject = interrupted(false) })
+		w.set(func() { w.onInject = interrupted(false, 2*time.Second) })
 		for _, form := range []string{"table", "json"} {
 			r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "-o", form)
 			require.Zero(t, r.code, r.errors)
@@ -241,18 +277,20 @@ func TestRehearsalOfAGroup(t *testing.T) {
 		}
 		require.Contains(t, w.done(), "interrupt 2 of default/web force=false reclaim notice=2m0s dry=false")
 	})
-	t.Run("fails with code 1 if one missed its deadline", func(t *testing.T) {
-		w.set(func() { w.onInject = interrupted(true) })
-		r := w.run("interrupt", "--group", "web", "--count", "2", "--force", "--wait", "-y", "-o", "json")
-		require.Equal(t, 1, r.code)
-		require.Contains(t, r.errors, "1 of 2 instances missed the deadline")
-		var got struct {
-			Missed []nstance.InstanceID `json:"missed"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(r.out), &got))
-		require.Equal(t, []nstance.InstanceID{webB}, got.Missed)
-		w.done()
-	})
+	for name, events := range map[string]func(id, eventID string){"was cut short": interrupted(true, 2*time.Second), "ended too late": interrupted(false, time.Minute)} {
+		t.Run("fails with code 1 if a drain "+name, func(t *testing.T) {
+			w.set(func() { w.onInject = events })
+			r := w.run("interrupt", "--group", "web", "--count", "2", "--force", "--wait", "-y", "-o", "json")
+			require.Equal(t, 1, r.code)
+			require.Contains(t, r.errors, "1 of 2 instances missed the deadline")
+			var got struct {
+				Missed []nstance.InstanceID `json:"missed"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(r.out), &got))
+			require.Equal(t, []nstance.InstanceID{webB}, got.Missed)
+			w.done()
+		})
+	}
 	t.Run("fails with code 5 if something is missing", func(t *testing.T) {
 		w.set(func() { w.onInject = w.script(requested, deleted) })
 		r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "--wait-timeout", "5s")

@@ -55,14 +55,20 @@ func (w *world) RotateKey(_ context.Context, req *apiv1.RotateKeyRequest) (*apiv
 }
 
 // ListOperators implements the RPC.
-func (w *world) ListOperators(context.Context, *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
+func (w *world) ListOperators(_ context.Context, req *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
 	in := timestamppb.New(time.Now().Add(time.Hour))
-	return &apiv1.ListOperatorsResponse{Operators: []*apiv1.Operator{
+	all := []*apiv1.Operator{
 		{Id: "operator-1", Tenant: "blue", Role: "operator", NotAfter: in},
 		{Id: "operator-2", Tenant: "blue", Role: "operator", NotAfter: timestamppb.New(time.Now().Add(-time.Hour))},
 		{Id: "admin-3", Tenant: "default", Role: "admin", NotAfter: in, RevokedAt: timestamppb.New(time.Now()), RevokedReason: "left"},
 		{Id: "admin-4", Tenant: "default", Error: "cannot be read"},
-	}}, nil
+		{Id: "operator-5", Tenant: "blue", NotAfter: timestamppb.New(time.Now().Add(-time.Hour)), RevokedAt: timestamppb.New(time.Now()), RevokedReason: "stolen"},
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &apiv1.ListOperatorsResponse{}
+	resp.Operators, resp.NextPage = page(w, all, req.GetPage())
+	return resp, nil
 }
 
 // RevokeOperator implements the RPC.
@@ -132,6 +138,11 @@ func TestClusterRotate(t *testing.T) {
 		require.NoError(t, err)
 		w.set(func() { require.Equal(t, pki.SerialOf(certs[0]), w.callers[len(w.callers)-1], "and has been shown") })
 	})
+	t.Run("activation of another key renews nothing", func(t *testing.T) {
+		w := newWorld(t)
+		require.Zero(t, w.run("cluster", "rotate", "workload", "--step", "activate").code)
+		require.Equal(t, []string{"rotate workload activate"}, w.done())
+	})
 	t.Run("all steps, in order, one after another", func(t *testing.T) {
 		w := newWorld(t)
 		w.set(func() { w.phases = []string{"current"} })
@@ -148,6 +159,36 @@ func TestClusterRotate(t *testing.T) {
 		w.set(func() { w.phases = []string{"retired", "current"} })
 		require.Zero(t, w.run("cluster", "rotate", "identity", "--watch", "--yes").code)
 		require.Equal(t, []string{"rotate identity finish"}, w.done())
+	})
+	t.Run("a refusal ends it", func(t *testing.T) {
+		w := newWorld(t)
+		w.set(func() {
+			w.phases, w.refusals = []string{"current", "next"}, []error{nstance.Errorf(nstance.Denied, "not you")}
+		})
+		require.Equal(t, 4, w.run("cluster", "rotate", "identity", "--watch", "--yes").code)
+	})
+	t.Run("while a step must wait it may be interrupted", func(t *testing.T) {
+		w := newWorld(t)
+		w.set(func() {
+			w.phases, w.refusals = []string{"current", "next"}, []error{nstance.Errorf(nstance.Conflict, "not before noon")}
+		})
+		r := w.start(t, "cluster", "rotate", "identity", "--watch", "--yes")
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "waiting: not before noon") }, time.Minute, time.Millisecond)
+		r.stop()
+		require.Equal(t, 5, r.ended())
+		require.Contains(t, r.errs.String(), "the rotation stays at this step")
+	})
+	t.Run("what another process ends meanwhile is not begun again", func(t *testing.T) { // it takes one pause
+		t.Parallel()
+		w := newWorld(t)
+		w.set(func() {
+			w.phases, w.refusals = []string{"retired", "current"}, []error{nstance.Errorf(nstance.Conflict, "2 agents depend on it")}
+		})
+		r := w.start(t, "cluster", "rotate", "identity", "--watch", "--yes")
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "waiting: 2 agents") }, time.Minute, time.Millisecond)
+		w.set(func() { w.phases = []string{"current"} })
+		require.Zero(t, r.ended(), r.errs.String())
+		require.Empty(t, w.done())
 	})
 	t.Run("refuses", func(t *testing.T) {
 		w := newWorld(t)
@@ -171,9 +212,10 @@ func TestOperators(t *testing.T) {
 		require.Contains(t, r.out, "unreadable")
 		require.Contains(t, w.run("operator", "list", "--all").out, "expired")
 		list := messages[apiv1.Operator](t, w.run("operator", "list", "-o", "json"))
-		require.Len(t, list, 3)
+		require.Len(t, list, 4)
 		require.Equal(t, "left", list[1].GetRevokedReason())
 		require.Equal(t, "cannot be read", list[2].GetError())
+		require.Equal(t, "stolen", list[3].GetRevokedReason(), "for good, also after its certificate's end")
 	})
 	t.Run("revoke", func(t *testing.T) {
 		require.Equal(t, 2, w.run("operator", "revoke", "operator-1").code, "it asks")

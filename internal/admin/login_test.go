@@ -324,6 +324,7 @@ func TestIdentityDirectory(t *testing.T) {
 	t.Run("refuses what is incomplete", func(t *testing.T) {
 		for name, change := range map[string]func(*admin.Identity){
 			"no server":   func(i *admin.Identity) { i.Servers = nil },
+			"no shard":    func(i *admin.Identity) { i.Shard = "" },
 			"no cluster":  func(i *admin.Identity) { i.Cluster = "" },
 			"no roots":    func(i *admin.Identity) { i.Roots = nil },
 			"no chain":    func(i *admin.Identity) { i.Chain = nil },
@@ -346,6 +347,11 @@ func TestLoginDryRun(t *testing.T) {
 	require.NoDirExists(t, dir)
 	r = w.login(dir, w.nonce(nil), "--dry-run", "-o", "json")
 	require.JSONEq(t, `{"identity":"`+dir+`","cluster":"prod","shard":"eu1a","servers":["`+w.operator+`"],"dry_run":true}`, r.out)
+	r = w.login(dir, w.nonce(nil), "--dry-run", "--operator-addr", "::1,[::2],[::3]:1,a.example", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, strings.Join(strings.Fields(r.out), ""), `"servers":["`+w.operator+`","[::1]:8993","[::2]:8993","[::3]:1","a.example:8993"]`)
+	r = w.runWith(w.nonce(nil), "login", "--nonce", "-", "--dry-run", "--ca", w.caFile(), "--registration", closedPort(t)+","+w.registration)
+	require.Zero(t, r.code, "another address answers: %s", r.errors)
 	require.Empty(t, w.used, "the nonce is still good")
 
 	other := newWorld(t)

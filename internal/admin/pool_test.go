@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (*world) AvoidPool(_ context.Context, req *apiv1.AvoidPoolRequest) (*apiv1.AvoidPoolResponse, error) {
+func (w *world) AvoidPool(_ context.Context, req *apiv1.AvoidPoolRequest) (*apiv1.AvoidPoolResponse, error) {
 	now := time.Now()
 	return &apiv1.AvoidPoolResponse{
 		Avoided: &apiv1.AvoidedPool{
@@ -22,7 +22,7 @@ func (*world) AvoidPool(_ context.Context, req *apiv1.AvoidPoolRequest) (*apiv1.
 			{Tenant: "blue", Group: "db", Lost: []*apiv1.ShapePlan{{InstanceType: "m7i.large", Subnet: "s-a", Market: "on-demand"}}, Members: 1},
 			{Tenant: "default", Group: "web", Lost: []*apiv1.ShapePlan{{InstanceType: "a"}, {InstanceType: "b"}, {InstanceType: "c"}, {InstanceType: "d"}}, Left: 2, Members: 3, Replaced: 3},
 		},
-		ZoneUnknown: []string{"s-x"},
+		ZoneUnknown: []string{"s-x"}, GroupsOmitted: w.omitted,
 	}, nil
 }
 
@@ -78,6 +78,12 @@ func TestPools(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		require.Contains(t, r.out, "zone=a would be avoided until ")
 		require.Contains(t, w.run("pool", "release", "zone=a", "--dry-run").out, "zone=a would be released\n")
+	})
+	t.Run("more groups than an answer holds", func(t *testing.T) {
+		w.set(func() { w.omitted = 9 })
+		defer w.set(func() { w.omitted = 0 })
+		require.Contains(t, w.run("pool", "avoid", "zone=a", "--for", "2h").out, "9 more groups are not shown")
+		require.Contains(t, w.run("pool", "avoid", "zone=a", "--for", "2h", "--drain").errors, "replaces 3 members of 1 group, few at a time, and those of 9 more groups")
 	})
 	t.Run("release", func(t *testing.T) {
 		require.Equal(t, "zone=a market=spot is released\n", w.run("pool", "release", "market=spot", "zone=a").out)

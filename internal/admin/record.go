@@ -178,7 +178,7 @@ nstance-admin orphan.`,
 			if remove {
 				action = "remove"
 			}
-			if err := confirm(cmd, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.GetKey(), action)); err != nil {
+			if err := confirm(cmd, yes || dryRun, fmt.Sprintf("%s: %s the stored object", rec.GetKey(), action)); err != nil {
 				return err
 			}
 			if !dryRun {

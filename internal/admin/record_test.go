@@ -22,13 +22,14 @@ func TestRecordRepairRequests(t *testing.T) {
 	require.Zero(t, w.run("record", "repair", "k", "--from", file, "--dry-run").code)
 	require.Equal(t, []string{`repair k@7 "{}" remove=false dry=true`}, w.done())
 	for name, args := range map[string][]string{
-		"neither":      {"record", "repair", "k"},
-		"both":         {"record", "repair", "k", "--remove", "--from", file},
-		"no such file": {"record", "repair", "k", "--from", file + "x", "--yes"},
-		"unasked":      {"record", "repair", "k", "--remove"},
+		"from a pipe, unasked": {"record", "repair", "k", "--from", "-"},
+		"neither":              {"record", "repair", "k"},
+		"both":                 {"record", "repair", "k", "--remove", "--from", file},
+		"no such file":         {"record", "repair", "k", "--from", file + "x", "--yes"},
+		"unasked":              {"record", "repair", "k", "--remove"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, 2, w.run(args...).code)
+			require.Equal(t, 2, w.runWith("{}", args...).code)
 			for _, call := range w.done() {
 				require.Contains(t, call, "dry=true")
 			}

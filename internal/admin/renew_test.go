@@ -118,6 +118,18 @@ func TestRenewalThatAnotherProcessHasJustDone(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(w.dir, "key.next.pem"))
 }
 
+// TestRenewalAfterAnotherProcess: what another process has put there is renewed, if it is due too.
+func TestRenewalAfterAnotherProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.ageing(17 * time.Hour)
+	next := w.identity(time.Now().Add(-17 * time.Hour))
+	w.onStatus = func() { require.NoError(t, admin.SaveIdentity(w.dir, next)) }
+	require.Zero(t, w.run("config", "status", "--server", closedPort(t)+","+w.operator).code)
+	require.NotEqual(t, next, w.saved())
+	require.Len(t, w.done(), 1)
+}
+
 func TestRenewalsAtOnceEndWithOneIdentity(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

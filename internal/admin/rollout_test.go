@@ -44,12 +44,12 @@ func (w *world) PauseGroup(_ context.Context, req *apiv1.PauseGroupRequest) (*ap
 	g, err := w.order(fmt.Sprintf("pause %q", req.GetReason()), req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(g *apiv1.Group) {
 		g.Paused, g.Holds = true, []*apiv1.Hold{{Kind: "paused", Reason: "the rollout is paused: " + req.GetReason()}}
 	})
-	return &apiv1.PauseGroupResponse{Group: g}, err
+	return &apiv1.PauseGroupResponse{Group: g, Unchanged: w.unchanged}, err
 }
 
 func (w *world) ResumeGroup(_ context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
 	g, err := w.order("resume", req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(g *apiv1.Group) { g.Paused = false })
-	return &apiv1.ResumeGroupResponse{Group: g}, err
+	return &apiv1.ResumeGroupResponse{Group: g, Unchanged: w.unchanged}, err
 }
 
 func (w *world) RollbackGroup(_ context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
@@ -60,12 +60,12 @@ func (w *world) RollbackGroup(_ context.Context, req *apiv1.RollbackGroupRequest
 
 func (w *world) Freeze(_ context.Context, req *apiv1.FreezeRequest) (*apiv1.FreezeResponse, error) {
 	w.did(fmt.Sprintf("freeze %s/%s %q dry=%t", req.GetTenant(), req.GetGroup(), req.GetReason(), req.GetDryRun()))
-	return &apiv1.FreezeResponse{}, nil
+	return &apiv1.FreezeResponse{Unchanged: w.unchanged}, nil
 }
 
 func (w *world) Thaw(_ context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
 	w.did(fmt.Sprintf("thaw %s/%s dry=%t", req.GetTenant(), req.GetGroup(), req.GetDryRun()))
-	return &apiv1.ThawResponse{}, nil
+	return &apiv1.ThawResponse{Unchanged: w.unchanged}, nil
 }
 
 func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
@@ -84,7 +84,13 @@ func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStr
 			return err
 		}
 	}
-	for at := req.GetAfterSeq(); ; {
+	w.mu.Lock()
+	at, cut := req.GetAfterSeq(), w.cut
+	if w.cut = nil; w.forgets && at != 0 {
+		at, w.forgets = 0, false
+	}
+	w.mu.Unlock()
+	for {
 		w.mu.Lock()
 		now, standby, touched := w.version+1, w.standby, w.touched
 		var groups []*apiv1.Group
@@ -114,6 +120,10 @@ func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStr
 			if err := stream.Send(m); err != nil {
 				return err
 			}
+		}
+		if cut != nil {
+			cut()
+			return wire.Status(nstance.Errorf(nstance.Unavailable, "this term has ended"))
 		}
 		if at == 0 {
 			m := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Synced{Synced: &apiv1.Synced{Seq: now}}}
@@ -182,6 +192,26 @@ func TestOrders(t *testing.T) {
 		require.Equal(t, 3, w.run("freeze", "group", "nobody").code)
 		require.Equal(t, 3, w.run("group", "rollout", "nobody").code)
 		require.Equal(t, 2, w.run("freeze").code)
+	})
+	t.Run("what is so already", func(t *testing.T) {
+		w.set(func() { w.unchanged = true })
+		defer w.set(func() { w.unchanged = false })
+		for line, says := range map[string]string{
+			"freeze shard": "shard eu1a is frozen already, the reason stays\n", "thaw group db": "group blue/db is not frozen by itself: nothing to thaw\n",
+			"group pause web": "group default/web is paused already\n", "group resume web": "group default/web is neither paused nor halted: nothing to resume\n",
+			"group update web --protect": "group default/web is unchanged:\n",
+		} {
+			for _, dry := range []string{"", " --dry-run"} {
+				r := w.run(strings.Fields(line + dry)...)
+				require.Zero(t, r.code, r.errors)
+				require.True(t, strings.HasPrefix(r.out, says), r.out)
+			}
+		}
+	})
+	t.Run("what becomes of a configured group", func(t *testing.T) {
+		r := w.run("group", "delete", "web")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "group default/web returns to what the configuration says")
 	})
 	t.Run("for programs", func(t *testing.T) {
 		require.JSONEq(t, `{"unchanged": false}`, w.run("freeze", "group", "db", "-o", "json").out)
@@ -434,6 +464,14 @@ func TestPlan(t *testing.T) {
 			args := append([]string{"plan"}, flags[i:min(i+2, len(flags))]...)
 			require.Contains(t, w.run(args...).errors, "--group: is missing", flags[i])
 		}
+	})
+	t.Run("more than an answer holds", func(t *testing.T) {
+		w.plan = func(*apiv1.PlanRequest) *apiv1.PlanResponse {
+			return &apiv1.PlanResponse{GroupsOmitted: 3, Groups: []*apiv1.GroupPlan{{Tenant: "blue", Group: "db", Change: "changed", InstancesOmitted: 7}}}
+		}
+		out := w.run("plan").out
+		require.Contains(t, out, "group blue/db: changed, 7 more that are not shown\n")
+		require.Contains(t, out, "3 more groups are not shown: the answer is too large\n")
 	})
 	t.Run("nothing", func(t *testing.T) {
 		w.plan = func(*apiv1.PlanRequest) *apiv1.PlanResponse { return &apiv1.PlanResponse{Digest: "abc"} }

@@ -112,6 +112,7 @@ func TestTopOnATerminal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).populate()
 	w.set(func() { w.problems = []string{"a record is broken"} })
+	began := time.Now()
 	s := w.top(t, 160, 40)
 	t.Run("it draws", func(*testing.T) {
 		s.shows("prod/eu1a")
@@ -131,6 +132,10 @@ func TestTopOnATerminal(t *testing.T) {
 		s.shows("> blue/db")
 		s.typed("p")
 		s.shows("NEEDS ATTENTION")
+		s.typed("o")
+		s.shows("PRICE/H")
+		s.typed("i")
+		s.shows("KIND")
 	})
 	t.Run("a resize", func(t *testing.T) {
 		s.clear()
@@ -144,6 +149,9 @@ func TestTopOnATerminal(t *testing.T) {
 		require.Zero(t, s.ended())
 		s.shows("\x1b[?1049l") // the screen is as it was before
 		require.Empty(t, s.errs.String())
+	})
+	t.Run("the ledger is read every ten seconds, not at every refresh", func(t *testing.T) {
+		w.set(func() { require.LessOrEqual(t, w.asks["ListInterruptions"], 1+int(time.Since(began)/(10*time.Second))) })
 	})
 }
 

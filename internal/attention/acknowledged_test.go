@@ -69,6 +69,9 @@ func TestCheck(t *testing.T) {
 	require.Equal(t, 2, got.Entries)
 	require.True(t, got.Repeats(got, list))
 
+	other := got
+	other.Reason = "ticket 7"
+	require.False(t, got.Repeats(other, list), "for another reason")
 	longer := got
 	longer.Until = got.Until.Add(2 * time.Minute)
 	require.False(t, got.Repeats(longer, list))
@@ -92,4 +95,14 @@ func TestCheck(t *testing.T) {
 		_, err = attention.Check(want, list)
 		require.ErrorContains(t, err, "duration: ")
 	}
+}
+
+// TestProblems: a hold of the whole shard is a problem, a group's own and an alarm are none.
+func TestProblems(t *testing.T) {
+	own := entry("frozen", "group t/a", "own hold", noon)
+	own.Group = "a"
+	require.Equal(t, []string{"a record is broken", "hold of the shard"}, attention.Problems([]reconcile.Attention{
+		entry("frozen", "shard", "hold of the shard", noon), own, entry("short", "group t/a", "short", noon), entry(attention.Alarm, "shard", "alarm", noon),
+		entry("record", "instance x", "a record is broken", noon),
+	}))
 }

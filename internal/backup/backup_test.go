@@ -37,6 +37,9 @@ func put(t *testing.T, s storage.Store, key, data string) {
 	require.NoError(t, err)
 }
 
+// ofOperators is a secret of operators, whatever its name begins with.
+const ofOperators = "secret/nonces.txt"
+
 // cluster returns the storage of a cluster with shards a and b, of which a has been led.
 func cluster(t *testing.T) storage.Store {
 	t.Helper()
@@ -52,6 +55,8 @@ func cluster(t *testing.T) storage.Store {
 	put(t, s, layout.OperatorKey("default", "operator-1"), `{"format":"1.0"}`)
 	put(t, s, layout.NonceKey("jti"), `{"format":"1.0"}`)
 	put(t, s, "secret/tls", "sealed")
+	put(t, s, ofOperators, "sealed")
+	put(t, s, layout.InstanceKey("a", "default", "web", "web0"), "{") // which cannot be read
 	return s
 }
 
@@ -77,6 +82,15 @@ func contents(t *testing.T, s storage.Store) map[string]string {
 	return out
 }
 
+// writeID returns the mark of the last write of the catalogue of keys.
+func writeID(t *testing.T, of map[string]string) string {
+	t.Helper()
+	var header records.Header
+	require.NoError(t, json.Unmarshal([]byte(of[layout.ClusterLeaseKey]), &header))
+	require.NotEmpty(t, header.WriteID)
+	return header.WriteID
+}
+
 // requireRestored checks a storage at location there that was made of cluster.
 func requireRestored(t *testing.T, s storage.Store, before map[string]string, kept bool) {
 	t.Helper()
@@ -88,6 +102,7 @@ func requireRestored(t *testing.T, s storage.Store, before map[string]string, ke
 	require.NoError(t, json.Unmarshal([]byte(after[layout.ClusterLeaseKey]), &catalogue))
 	require.Equal(t, "there", catalogue.Location)
 	require.Equal(t, "prod", catalogue.Cluster)
+	require.NotEqual(t, writeID(t, before), writeID(t, after), "it is another write")
 	for shard, generations := range map[nstance.ShardID]uint64{"a": 1, "b": 0} {
 		l, err := records.ReadLease(t.Context(), s, shard)
 		require.NoError(t, err)
@@ -97,6 +112,8 @@ func requireRestored(t *testing.T, s storage.Store, before map[string]string, ke
 	for key, data := range before {
 		switch {
 		case strings.HasPrefix(key, "lease/"):
+		case key == ofOperators:
+			require.Equal(t, data, after[key], key)
 		case strings.Contains(key, "nonce") || strings.HasPrefix(key, layout.OperatorPrefix):
 			require.Equal(t, kept, after[key] == data, key)
 			require.True(t, kept || after[key] == "", key)
@@ -128,8 +145,11 @@ func TestRestore(t *testing.T) {
 		requireRestored(t, to, contents(t, from), kept)
 
 		file.Reset(archive(t, from))
-		_, err = backup.Restore(t.Context(), file, to, backup.Options{})
-		require.ErrorIs(t, err, nstance.Conflict, "it is not empty any more")
+		for _, dry := range []bool{true, false} {
+			_, err = backup.Restore(t.Context(), file, to, backup.Options{DryRun: dry})
+			require.ErrorIs(t, err, nstance.Conflict, "it is not empty any more")
+			file.Reset(archive(t, from))
+		}
 	}
 }
 
@@ -217,6 +237,53 @@ func TestRestoreGoesOn(t *testing.T) {
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: "lease/cluster", Mode: storagetest.LoseAnswer})
 	_, err := backup.Restore(t.Context(), bytes.NewReader(file), located{faulty, "there"}, backup.Options{})
 	require.NoError(t, err)
+}
+
+// TestReplaceGoesOn: a replacement that failed at any call may be repeated. Until it has succeeded
+// no server starts.
+func TestReplaceGoesOn(t *testing.T) {
+	for _, op := range []storagetest.Op{storagetest.Get, storagetest.List, storagetest.PutIfMatch, storagetest.Delete} {
+		whole := storagetest.NewFaulty(cluster(t).(located).Store)
+		_, err := backup.Replace(t.Context(), located{whole, "there"}, backup.Options{})
+		require.NoError(t, err)
+		require.Greater(t, whole.Count(op), 2)
+		for n := range whole.Count(op) {
+			from := cluster(t)
+			before := contents(t, from)
+			faulty := storagetest.NewFaulty(from.(located).Store)
+			copied := located{faulty, "there"}
+			faulty.Inject(storagetest.Fault{Op: op, Skip: n})
+			_, err := backup.Replace(t.Context(), copied, backup.Options{})
+			require.ErrorIs(t, err, nstance.Unavailable, "%s %d", op, n)
+			ring, err := keyring.OpenKeyring(t.Context(), vault.New(from, nil), time.Now)
+			if err == nil {
+				err = ring.Claim(t.Context(), "prod", "there")
+			}
+			require.Error(t, err, "%s %d", op, n)
+			_, err = backup.Replace(t.Context(), copied, backup.Options{})
+			require.NoError(t, err)
+			requireRestored(t, copied, before, false)
+		}
+	}
+}
+
+// TestReplaceBesideDeletes: what is deleted meanwhile needs no delete.
+func TestReplaceBesideDeletes(t *testing.T) {
+	for _, op := range []storagetest.Op{storagetest.Get, storagetest.Delete} {
+		s, key := cluster(t), layout.OperatorKey("default", "operator-1")
+		faulty := storagetest.NewFaulty(s.(located).Store)
+		faulty.Inject(storagetest.Fault{Op: op, Prefix: key, Pass: true, Do: func() {
+			obj, err := s.Get(t.Context(), key)
+			if err == nil {
+				err = s.DeleteIfMatch(t.Context(), key, obj.Version)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}})
+		_, err := backup.Replace(t.Context(), located{faulty, "there"}, backup.Options{})
+		require.NoError(t, err)
+	}
 }
 
 // TestDamagedBackup: a file that is not whole is refused before anything is written.

@@ -39,6 +39,23 @@ func TestRun(t *testing.T) {
 	t.Run("a program that is not there is an error", func(t *testing.T) {
 		require.Error(t, command.Command{Argv: []string{"/no/such/program"}}.Run(t.Context()))
 	})
+	t.Run("nor is one that is none tried again", func(t *testing.T) {
+		garbage := filepath.Join(t.TempDir(), "garbage")
+		require.NoError(t, os.WriteFile(garbage, []byte{0, 1, 2}, 0o700))
+		for _, path := range []string{garbage, t.TempDir(), "/no/such/program"} {
+			var unstarted *command.NotStarted
+			require.ErrorAs(t, command.Command{Argv: []string{path}}.Run(t.Context()), &unstarted)
+		}
+	})
+	t.Run("what it leaves behind is killed, and its output is not waited for", func(t *testing.T) {
+		pid := filepath.Join(t.TempDir(), "pid")
+		require.NoError(t, run(t.Context(), t, "sleep 300 & echo $! > "+pid))
+		text, err := os.ReadFile(pid)
+		require.NoError(t, err)
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return gone(n) }, time.Minute, time.Millisecond)
+	})
 	t.Run("when the time is up all of its group is killed", func(t *testing.T) {
 		pid := filepath.Join(t.TempDir(), "pid")
 		ctx, cancel := context.WithCancel(t.Context())

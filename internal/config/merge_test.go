@@ -66,6 +66,13 @@ func TestGroupsAreCopies(t *testing.T) {
 	g.Definition.InstanceTypes[0] = "changed"
 	g.Definition.Subnets[0] = "changed"
 	g.Definition.Args[1] = 'x'
+	for _, g := range c.Groups() {
+		for _, list := range [][]string{g.Definition.LoadBalancers, g.Definition.PostApply} {
+			for i := range list {
+				list[i] = "changed"
+			}
+		}
+	}
 	require.Equal(t, full(t).Groups(), c.Groups())
 }
 
@@ -90,6 +97,11 @@ func TestOverlay(t *testing.T) {
 		want.Definition.GivenVars = []string{"color", "new"}
 		require.Equal(t, want, g)
 		require.Equal(t, base, c.Groups()[1], "the static group is untouched")
+	})
+	t.Run("a variable with its configured value is not given", func(t *testing.T) {
+		g, err := c.Overlay(web, config.Override{Vars: map[string]string{"color": base.Definition.Vars["color"]}})
+		require.NoError(t, err)
+		require.Empty(t, g.Definition.GivenVars)
 	})
 	t.Run("only another instance type drifts", func(t *testing.T) {
 		g, err := c.Overlay(web, config.Override{InstanceType: new("t4g.large")})

@@ -3,6 +3,7 @@ package config_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -184,6 +185,17 @@ func TestOverrideErrors(t *testing.T) {
 			require.Equal(t, r.field, fieldOf(t, err))
 		})
 	}
+	t.Run("more instance types than a provider is asked about", func(t *testing.T) {
+		var types []string
+		for n := range 65 {
+			types = append(types, fmt.Sprint("t", n))
+		}
+		_, err := c.Lay(base, config.Override{InstanceTypes: types})
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.Equal(t, "instance_types", fieldOf(t, err))
+		_, err = c.Lay(base, config.Override{InstanceTypes: types[:64]})
+		require.NoError(t, err)
+	})
 	t.Run("spot for a control plane", func(t *testing.T) {
 		base.Definition.Role = "control-plane"
 		_, err := c.Lay(base, config.Override{Market: &config.Purchase{Type: nstance.Spot}})
@@ -196,7 +208,10 @@ func TestReleased(t *testing.T) {
 	c := full(t)
 	web := c.Groups()[1]
 	web.Definition.Subnets = []string{"subnet-of-old"}
+	shards := web.Expiry
+	web.Expiry = nstance.Expiry{ForcedAge: time.Hour}
 	g := c.Released(web)
+	require.Equal(t, shards, g.Expiry, "the shard's of today")
 	require.False(t, g.Static)
 	require.Equal(t, []string{"subnet-3"}, g.Definition.Subnets, "the pool is the shard's")
 	require.False(t, confighash.Drifted(hashOf(t, web), hashOf(t, g)))

@@ -2,11 +2,15 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
 )
 
 // changed returns another value of a setting's type.
@@ -52,7 +56,14 @@ func TestOwnSettings(t *testing.T) {
 			other := *own
 			at(&other).Set(changed(t, at(own)))
 			accepted := other
-			require.Error(t, other.Reloadable(own), path+s.name)
+			err := other.Reloadable(own)
+			require.ErrorIs(t, err, nstance.Invalid, path+s.name)
+			require.ErrorContains(t, err, path+s.name)
+			if options, ok := at(&accepted).Interface().(json.RawMessage); ok { // there may be a password in it
+				require.NotContains(t, err.Error(), string(options))
+				require.NotContains(t, err.Error(), fmt.Sprintf("%d", options))
+			}
+			require.Equal(t, s.tag.Get("restart") == "never", !strings.Contains(err.Error(), "restart the server"), path+s.name)
 			require.Equal(t, at(own).Interface(), at(other.At(own)).Interface(), path+s.name)
 			require.Equal(t, accepted, other, "the accepted configuration itself stays")
 		}

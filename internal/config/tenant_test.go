@@ -91,3 +91,27 @@ func TestBadTenants(t *testing.T) {
 	_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "dynamic_subnet_pools": ["x"]}}`), kinds...)
 	require.ErrorContains(t, err, "shard.dynamic_subnet_pools[0]")
 }
+
+// TestGrown: a tenant beyond its budget may make its groups fewer and shorter, and change them.
+func TestGrown(t *testing.T) {
+	b := config.Budget{Tenant: "blue", MaxGroups: 2, MaxGroupBytes: 100}
+	for name, c := range map[string]struct {
+		groupsBefore, groups, bytesBefore, bytes int
+		field                                    string // that refuses it
+	}{
+		"up to the budget":       {1, 2, 50, 100, ""},
+		"one group too many":     {2, 3, 50, 60, "tenants.blue.max_groups"},
+		"too long":               {2, 2, 50, 101, "tenants.blue.max_group_bytes"},
+		"no more than before":    {5, 5, 500, 500, ""},
+		"fewer than before":      {5, 4, 500, 400, ""},
+		"one more than too many": {5, 6, 500, 400, "tenants.blue.max_groups"},
+	} {
+		err := b.Grown(c.groupsBefore, c.groups, c.bytesBefore, c.bytes)
+		if c.field == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorIs(t, err, nstance.Quota, name)
+		require.Equal(t, c.field, fieldOf(t, err), name)
+	}
+}

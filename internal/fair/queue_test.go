@@ -65,3 +65,36 @@ func TestOneTenantLeavesSlots(t *testing.T) {
 	require.ErrorIs(t, <-left, nstance.Unavailable)
 	require.Zero(t, q.Waiting("red"))
 }
+
+// A lateContext has ended when it is asked, and just before that something happens.
+type lateContext struct {
+	context.Context
+	before func()
+}
+
+// Done implements context.Context.
+func (c lateContext) Done() <-chan struct{} {
+	c.before()
+	over := make(chan struct{})
+	close(over)
+	return over
+}
+
+// TestSlotThatComesTooLate: a slot that a call is granted while its context ends is not lost.
+func TestSlotThatComesTooLate(t *testing.T) {
+	q := fair.NewQueue[string](1, 1, 10)
+	late := 0
+	for range 100 { // half of the calls find first that their context has ended
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		hold, err := q.Acquire(ctx, "a")
+		require.NoError(t, err, "a slot is free")
+		release, err := q.Acquire(lateContext{ctx, hold}, "b")
+		if err == nil {
+			release()
+		} else {
+			late++
+		}
+		cancel()
+	}
+	require.Positive(t, late)
+}

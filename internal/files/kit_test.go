@@ -308,3 +308,80 @@ func TestCertificates(t *testing.T) {
 		require.Empty(t, set.Files[0].Error, "what to trust needs none")
 	})
 }
+
+// TestEarliestRenewal: the certificate that is due first decides when a set is made again.
+func TestEarliestRenewal(t *testing.T) {
+	d := certified()
+	d.Certificates["a"], d.Certificates["z"] = d.Certificates["web"], d.Certificates["web"]
+	for name, validity := range map[string]time.Duration{"a": 30 * time.Hour, "z": 300 * time.Hour} {
+		c := d.Certificates[name]
+		c.Validity = validity
+		d.Certificates[name] = c
+		d.Files[name] = nstance.File{Kind: "certificate", Certificate: name, Part: "cert"}
+	}
+	now := time.Now()
+	set := prepare(d, files.Sources{}, nil).Set(t.Context(), machine("web1"), map[string]files.Key{"k": {Public: pki.NewKey().Public().(ed25519.PublicKey)}}, newCA(t), now)
+	require.True(t, set.Complete(), set.Errors())
+	require.WithinDuration(t, now.Add(2*time.Hour), set.Renew, 2*time.Minute)
+}
+
+// TestRenews: a machine needs other certificates, and nothing else.
+func TestRenews(t *testing.T) {
+	d := certified()
+	d.Files["app"] = nstance.File{Kind: "string", Content: "1"}
+	set := prepare(d, files.Sources{}, nil).Set(t.Context(), machine("web1"), map[string]files.Key{"k": {Public: pki.NewKey().Public().(ed25519.PublicKey)}}, newCA(t), time.Now())
+	require.True(t, set.Complete(), set.Errors())
+	have := func(change func(path string) bool) (out []nstance.FileStatus) {
+		for _, f := range set.Files {
+			s := nstance.FileStatus{Path: f.Path, Digest: f.Digest}
+			if change(f.Path) {
+				s.Digest = "sha256:other"
+			}
+			out = append(out, s)
+		}
+		return out
+	}
+	certificates := have(func(path string) bool { return path != "app" })
+	require.True(t, set.Renews("h1", certificates))
+	require.False(t, set.InPlace("h1", certificates))
+	require.False(t, set.Renews("h0", certificates), "the hash counts")
+	require.False(t, set.Renews("h1", have(func(path string) bool { return path == "app" })))
+}
+
+// TestWhatMakesAnotherSet: what all machines of a group see counts, even where no file shows it yet.
+func TestWhatMakesAnotherSet(t *testing.T) {
+	d := nstance.Definition{Files: map[string]nstance.File{"id": {Kind: "string", Content: "{{.Instance.ID}} {{.Cluster.CACert}}"}}}
+	other := common
+	other.Cluster.CACert = "another PEM"
+	first := prepare(d, files.Sources{}, nil)
+	require.True(t, first.Same(prepare(d, files.Sources{}, nil)))
+	require.False(t, first.Same(files.Prepare(t.Context(), "h1", d, other, files.Sources{}, nil)))
+}
+
+// TestTooMuchForAMachine: a set has at most 8 MiB; the files beyond have an error, the others are
+// made.
+func TestTooMuchForAMachine(t *testing.T) {
+	d := nstance.Definition{Files: map[string]nstance.File{"z": {Kind: "string", Content: "small"}}}
+	objects := &fakeSources{things: map[string]string{"big": strings.Repeat("x", 1<<20)}}
+	for n := range 9 {
+		d.Files[fmt.Sprint("f", n)] = nstance.File{Kind: "storage", Object: "big"}
+	}
+	set := prepare(d, files.Sources{Objects: objects}, nil).Set(t.Context(), machine("web1"), nil, newCA(t), time.Now())
+	require.Equal(t, "f8: the files of a machine have more than 8 MiB together; z: the files of a machine have more than 8 MiB together", set.Errors())
+}
+
+// TestNamesOfMachines: what a machine says of itself is a name in its certificate only within a
+// domain, by whole labels.
+func TestNamesOfMachines(t *testing.T) {
+	for fqdn, ok := range map[string]bool{
+		"a.web.example": true, "A-1.b.web.example": true, "": true, strings.Repeat("x", 63) + ".web.example": true,
+		"web.example": false, "aweb.example": false, "a.web.example.org": false, ".web.example": false, "a..web.example": false, "*.web.example": false,
+		strings.Repeat("x", 64) + ".web.example": false,
+	} {
+		d, m := certified(), machine("web1")
+		d.Vars["dns"] = "fixed"
+		m.Instance.FQDN = fqdn
+		set := prepare(d, files.Sources{}, nil).Set(t.Context(), m, map[string]files.Key{"k": {Public: pki.NewKey().Public().(ed25519.PublicKey)}}, newCA(t), time.Now())
+		require.Equal(t, ok, set.Complete(), "%q: %s", fqdn, set.Errors())
+	}
+}

@@ -130,3 +130,38 @@ func TestCreateFails(t *testing.T) {
 		h.Wait()
 	}
 }
+
+// TestViewsAreCopies: what a caller does with a machine's view changes no other one.
+func TestViewsAreCopies(t *testing.T) {
+	h, spec := newHost(t, 0), newSpec(t)
+	m, err := h.create(t.Context(), spec, machines.Name{})
+	require.NoError(t, err)
+	m.Addresses[0] = netip.MustParseAddr("192.0.2.1")
+	again, err := h.Get(t.Context(), spec.ID)
+	require.NoError(t, err)
+	require.Equal(t, netip.MustParseAddr("127.0.0.1"), again.Addresses[0])
+	require.NoError(t, h.Remove(h.last))
+}
+
+// TestOneOwnersMachines: a list has the machines of one owner, and Close stops all of them.
+func TestOneOwnersMachines(t *testing.T) {
+	h, spec, other := newHost(t, 0), newSpec(t), newSpec(t)
+	other.Owner.Shard = "s2"
+	_, err := h.create(t.Context(), spec, machines.Name{})
+	require.NoError(t, err)
+	mine := h.last
+	_, err = h.create(t.Context(), other, machines.Name{})
+	require.NoError(t, err)
+	var ids []nstance.InstanceID
+	for m, err := range h.List(t.Context(), spec.Owner) {
+		require.NoError(t, err)
+		ids = append(ids, m.ID)
+	}
+	require.Equal(t, []nstance.InstanceID{spec.ID}, ids)
+	h.Close()
+	for _, m := range []*folder{mine, h.last} {
+		require.True(t, m.stopped)
+		require.NoError(t, h.Remove(m))
+	}
+	h.Wait()
+}

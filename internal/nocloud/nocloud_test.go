@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +71,18 @@ func TestOtherReaders(t *testing.T) {
 func TestRefused(t *testing.T) {
 	_, err := nocloud.Image(map[string][]byte{"a/\x00": nil})
 	require.Error(t, err)
+	long := strings.Repeat("x", 30)
+	image, err := nocloud.Image(map[string][]byte{long: []byte("y")})
+	require.NoError(t, err)
+	got, err := nocloud.ReadFile(image, long)
+	require.NoError(t, err)
+	require.Equal(t, "y", string(got))
+	_, err = nocloud.Image(map[string][]byte{long + "x": nil})
+	require.Error(t, err, "no reader finds it")
+	image, err = nocloud.Seed("tst1", "host1", bytes.Repeat([]byte("x"), 4096), nil)
+	require.NoError(t, err)
+	_, err = nocloud.ReadFile(slices.Clip(image[:len(image)-2048]), nocloud.UserData)
+	require.ErrorContains(t, err, "cut off")
 	many := map[string][]byte{}
 	for i := range 100 {
 		many[fmt.Sprintf("file-with-a-long-name-%d", i)] = nil

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +95,15 @@ func TestNew(t *testing.T) {
 		_, err := qmp.New(ctx, conn, nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+	t.Run("nor where nothing is read", func(t *testing.T) {
+		here, there := net.Pipe() // without a buffer
+		defer there.Close()
+		go fmt.Fprintln(there, greeting) // ends when it is read
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := qmp.New(ctx, here, nil)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
 	t.Run("fails when the monitor ends", func(t *testing.T) {
 		_, err := qmp.New(t.Context(), dial(t, func(*monitor) {}), nil)
 		require.ErrorIs(t, err, net.ErrClosed)
@@ -119,6 +130,16 @@ func TestExecute(t *testing.T) {
 		require.Equal(t, "POWERDOWN", (<-events).Name)
 		require.Equal(t, "host-qmp-quit", (<-events).Reason())
 		<-c.Done()
+	})
+	t.Run("takes a long reply", func(t *testing.T) {
+		long := strings.Repeat("x", 512<<10)
+		c := client(t, dial(t, func(m *monitor) {
+			m.open()
+			m.reply(`{"return": %q, "id": %d}`, long, m.nextCommand().ID)
+		}), nil)
+		var got string
+		require.NoError(t, c.Execute(t.Context(), "query-devices", nil, &got))
+		require.Equal(t, long, got)
 	})
 	t.Run("sends arguments, and returns a refusal", func(t *testing.T) {
 		got := make(chan command, 1)

@@ -10,7 +10,7 @@ import (
 // unpacks what is compressed with gzip before it looks at them (cloud-init, "User data
 // formats", gzip compressed content).
 var cloudInit = []string{
-	"#cloud-config", "## template: jinja", "MIME-Version:", "Content-Type: multipart", "#include", "#cloud-boothook", "#part-handler", "#cloud-config-archive",
+	"#cloud-config", "## template: jinja", "MIME-Version:", "Content-Type: multipart", "#include", "#cloud-boothook", "#part-handler",
 }
 
 // Fit returns user data as they are sent to a provider that takes up to limit bytes:

@@ -17,7 +17,7 @@ func TestFit(t *testing.T) {
 	long := strings.Repeat("- echo of a line\n", 2000)
 	for _, begin := range []string{
 		"#cloud-config\n", "## template: jinja\n#cloud-config\n", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=x\n", "Content-Type: multipart/mixed; boundary=x\n",
-		"#include\n", "#cloud-boothook\n", "#part-handler\n",
+		"#include\n", "#cloud-boothook\n", "#part-handler\n", "mime-version: 1.0\ncontent-type: multipart/mixed; boundary=x\n",
 	} {
 		data := []byte(begin + long)
 		out := render.Fit(data, limit)

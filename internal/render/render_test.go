@@ -58,19 +58,20 @@ func TestRender(t *testing.T) {
 
 func TestBudgets(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty range":        `{{range 150000000}}{{end}}`,
-		"ranges within":      `{{range 10000}}{{range 10000}}{{end}}{{end}}`,
-		"long body":          `{{range 5000}}` + strings.Repeat("{{if true}}{{end}}", 50) + `{{end}}`,
-		"range of a define":  `{{define "t"}}{{range 150000000}}{{end}}{{end}}{{template "t"}}`,
-		"recursion":          `{{define "t"}}{{template "t"}}{{end}}{{template "t"}}`,
-		"doubling templates": `{{define "a"}}{{end}}` + doubling(40) + `{{template "t40"}}`,
-		"output":             `{{range 400}}{{$.Long}}{{end}}`,
-		"doubling":           `{{$x := "xx"}}{{range 64}}{{$x = printf "%s%s" $x $x}}{{end}}`,
-		"doubling by print":  `{{$x := "xx"}}{{range 64}}{{$x = print $x $x}}{{end}}`,
-		"doubling by quote":  `{{$x := "'"}}{{range 64}}{{$x = quote $x}}{{end}}`,
-		"repeated argument":  `{{$x := .Long}}{{print` + strings.Repeat(" $x", 1000) + `}}`,
-		"repeated in html":   `{{$x := .Long}}{{html` + strings.Repeat(" $x", 1000) + `}}`,
-		"too many built":     `{{range 1000}}{{$x := base64 $.Long}}{{end}}`,
+		"empty range":          `{{range 150000000}}{{end}}`,
+		"ranges within":        `{{range 10000}}{{range 10000}}{{end}}{{end}}`,
+		"long body":            `{{range 5000}}` + strings.Repeat("{{if true}}{{end}}", 50) + `{{end}}`,
+		"long body of an else": `{{range 5000}}{{if false}}{{else}}` + strings.Repeat("{{if true}}{{end}}", 50) + `{{end}}{{end}}`,
+		"range of a define":    `{{define "t"}}{{range 150000000}}{{end}}{{end}}{{template "t"}}`,
+		"recursion":            `{{define "t"}}{{template "t"}}{{end}}{{template "t"}}`,
+		"doubling templates":   `{{define "a"}}{{end}}` + doubling(40) + `{{template "t40"}}`,
+		"output":               `{{range 400}}{{$.Long}}{{end}}`,
+		"doubling":             `{{$x := "xx"}}{{range 64}}{{$x = printf "%s%s" $x $x}}{{end}}`,
+		"doubling by print":    `{{$x := "xx"}}{{range 64}}{{$x = print $x $x}}{{end}}`,
+		"doubling by quote":    `{{$x := "'"}}{{range 64}}{{$x = quote $x}}{{end}}`,
+		"repeated argument":    `{{$x := .Long}}{{print` + strings.Repeat(" $x", 1000) + `}}`,
+		"repeated in html":     `{{$x := .Long}}{{html` + strings.Repeat(" $x", 1000) + `}}`,
+		"too many built":       `{{range 1000}}{{$x := base64 $.Long}}{{end}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := rendered(t.Context(), text, data)

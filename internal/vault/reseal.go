@@ -67,6 +67,7 @@ func listSealed(ctx context.Context, store storage.Store) iter.Seq2[storage.Entr
 }
 
 func reseal(ctx context.Context, store storage.Store, box *secret.Box, key, name string, dryRun bool) (stale bool, err error) {
+	lost := false // the answer to the last write
 	for range maxResealAttempts {
 		var obj storage.Object
 		if obj, err = store.Get(ctx, key); err != nil {
@@ -74,7 +75,7 @@ func reseal(ctx context.Context, store storage.Store, box *secret.Box, key, name
 		}
 		plain, err := box.Open(name, obj.Data)
 		if err != nil || !box.Stale(obj.Data) || dryRun {
-			return err == nil && box.Stale(obj.Data), err
+			return err == nil && (lost || box.Stale(obj.Data)), err
 		}
 		data, err := box.Seal(name, plain)
 		if err != nil {
@@ -86,7 +87,7 @@ func reseal(ctx context.Context, store storage.Store, box *secret.Box, key, name
 		if !errors.Is(err, nstance.Conflict) && !errors.Is(err, nstance.Ambiguous) {
 			return true, err
 		}
-		stale = true // read again: another process wrote it, or the answer was lost
+		lost = errors.Is(err, nstance.Ambiguous) // read again: another process wrote it, or this one did
 	}
-	return stale, nstance.Errorf(nstance.Conflict, "other processes wrote it %d times in the meantime", maxResealAttempts)
+	return true, nstance.Errorf(nstance.Conflict, "other processes wrote it %d times in the meantime", maxResealAttempts)
 }

@@ -3,6 +3,7 @@ package vault_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -232,4 +233,77 @@ func TestOrderOfRotation(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestResealBesideOthers: what another process does to a secret meanwhile is not undone, an answer
+// that is lost is not an error, and what was interrupted is.
+func TestResealBesideOthers(t *testing.T) {
+	former, next, key := secret.NewKey(), secret.NewKey(), layout.SecretKey("db")
+	boxes := newBox(t, next, former)
+	for name, c := range map[string]struct {
+		fault storagetest.Fault
+		do    func(s storage.Store, obj storage.Object) error // of the other process
+		want  []vault.Sealing
+		plain string // afterwards; empty: there is none
+	}{
+		"nothing":            {want: []vault.Sealing{{Name: "db", Stale: true}}, plain: "old"},
+		"the answer is lost": {fault: storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous}, want: []vault.Sealing{{Name: "db", Stale: true}}, plain: "old"},
+		"it is replaced": {fault: storagetest.Fault{Op: storagetest.PutIfMatch, Pass: true}, do: func(s storage.Store, obj storage.Object) error {
+			data, err := newBox(t, former).Seal("db", []byte("new"))
+			if err == nil {
+				_, err = s.PutIfMatch(t.Context(), key, data, obj.Version)
+			}
+			return err
+		}, want: []vault.Sealing{{Name: "db", Stale: true}}, plain: "new"},
+		"it is deleted": {fault: storagetest.Fault{Op: storagetest.Get, Pass: true}, do: func(s storage.Store, obj storage.Object) error {
+			return s.DeleteIfMatch(t.Context(), key, obj.Version)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := storage.NewMemory()
+			require.NoError(t, vault.New(store, newBox(t, former)).PutIfAbsent(t.Context(), "db", []byte("old")))
+			faulty := storagetest.NewFaulty(store)
+			c.fault.Prefix = key
+			if c.do != nil {
+				c.fault.Do = func() {
+					obj, err := store.Get(t.Context(), key)
+					if err == nil {
+						err = c.do(store, obj)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if c.fault.Op != "" {
+				faulty.Inject(c.fault)
+			}
+			var done []vault.Sealing
+			require.NoError(t, vault.Reseal(t.Context(), faulty, boxes, false, func(s vault.Sealing) { done = append(done, s) }))
+			require.Equal(t, c.want, done)
+			data, err := vault.New(store, newBox(t, next)).Get(t.Context(), "db")
+			if c.plain == "" {
+				require.ErrorIs(t, err, nstance.NotFound)
+				return
+			}
+			require.NoError(t, err, "the first key opens it")
+			require.Equal(t, c.plain, string(data))
+		})
+	}
+	store := storage.NewMemory()
+	for _, name := range []string{"a", "b"} {
+		require.NoError(t, vault.New(store, newBox(t, former)).PutIfAbsent(t.Context(), name, []byte("old")))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	reports := 0
+	err := vault.Reseal(ctx, listedBefore{store}, boxes, false, func(vault.Sealing) { reports++; cancel() })
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.Equal(t, 1, reports, "what was not tried was not skipped")
+}
+
+// listedBefore is a store whose listing goes on after its context, as a page of a bucket's does.
+type listedBefore struct{ storage.Store }
+
+func (s listedBefore) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return s.Store.List(context.WithoutCancel(ctx), prefix, after)
 }

@@ -88,15 +88,22 @@ func TestWaveSpan(t *testing.T) {
 	require.Len(t, wave.Of(list), 2)
 }
 
+// lostAfter ends the machine before its drain.
+func lostAfter(i *apiv1.Interruption) *apiv1.Interruption {
+	i.GoneAt = timestamppb.New(start)
+	return i
+}
+
 func TestResult(t *testing.T) {
-	lost := reclaim("i", 0)
-	lost.GoneAt = timestamppb.New(start)
+	lost := lostAfter(reclaim("i", 0))
 	ignored := reclaim("i", 0)
 	ignored.Ignored = "it is past"
+	withdrawn := lostAfter(reclaim("i", 0))
+	withdrawn.Withdrawn = true
 	for want, i := range map[wave.Result]*apiv1.Interruption{
 		wave.Running: reclaim("i", 0), wave.Drained: drained(reclaim("i", 0), "drained", time.Minute), wave.Late: drained(reclaim("i", 0), "drained", 3*time.Minute),
 		wave.CutShort: drained(reclaim("i", 0), "cut short", time.Minute), wave.Failed: drained(reclaim("i", 0), "failed", time.Minute),
-		wave.Lost: lost, wave.Ignored: ignored,
+		wave.Lost: lost, wave.Ignored: ignored, wave.Withdrawn: withdrawn,
 	} {
 		require.Equal(t, want, wave.ResultOf(i))
 		require.Equal(t, slices.Contains([]wave.Result{wave.Late, wave.CutShort, wave.Failed, wave.Lost}, want), want.Incomplete(), want)
