@@ -86,7 +86,7 @@ func (d *Drainer) volumesOf(ctx context.Context, pods []*corev1.Pod) (map[string
 			case nstance.CodeOf(err) == nstance.NotFound:
 			case err != nil:
 				return nil, err
-			default:
+			case claim.Spec.VolumeName != "": // or else it has none yet
 				volumes[claim.Spec.VolumeName] = true
 			}
 		}

@@ -136,3 +136,64 @@ func TestMarksManyNodes(t *testing.T) {
 		require.Less(r, refused, 15*maxMarks, "once a minute, and as often as it helped another node")
 	})
 }
+
+// TestMarkIsCorrected: a node that names another instance than its own is marked with that. One that is
+// marked is not written to again.
+func TestMarkIsCorrected(t *testing.T) {
+	virtual(t, &Options{Instances: allStay{}}, func(r *virtualRig) {
+		var patches atomic.Int64
+		r.kube.Refuse(func(q *http.Request) error {
+			if q.Method == http.MethodPatch {
+				patches.Add(1)
+			}
+			return nil
+		})
+		r.node("n")
+		r.change("n", func(n *corev1.Node) { n.Annotations = map[string]string{AnnotationInstance: "web-m"} })
+		pass(10 * time.Minute)
+		require.Equal(r, "web-n", r.get("n").Annotations[AnnotationInstance])
+		require.EqualValues(r, 1, patches.Load())
+	})
+}
+
+// TestOneNodeByBothIDs: a node whose provider ID ends in its instance's ID is one node, also where the
+// provider's ID of the machine is the same.
+func TestOneNodeByBothIDs(t *testing.T) {
+	virtual(t, nil, func(r *virtualRig) {
+		r.node("web-n")
+		pass(time.Second)
+		for _, providerID := range []string{"cloud:///web-n", "web-n", "", "104"} {
+			node, err := r.Find("web-n", providerID)
+			require.NoError(r, err, providerID)
+			require.Equal(r, "web-n", node.Name)
+		}
+		_, err := r.Find("", "")
+		require.ErrorIs(r, err, nstance.NotFound)
+	})
+}
+
+// A countedNone counts comparisons that know no instance.
+type countedNone struct{ made atomic.Int64 }
+
+func (c *countedNone) OfNodes(context.Context, []*corev1.Node) map[types.UID]Known {
+	c.made.Add(1)
+	return nil
+}
+
+// TestComparesNowAndThen: nodes are compared every minute, at once when one joins, and once a second
+// where many do.
+func TestComparesNowAndThen(t *testing.T) {
+	known := &countedNone{}
+	virtual(t, &Options{Instances: known}, func(r *virtualRig) {
+		pass(10 * time.Second)
+		require.EqualValues(r, 1, known.made.Load())
+		for i := range 30 {
+			r.node(fmt.Sprint("n", i))
+			pass(100 * time.Millisecond)
+		}
+		require.InDelta(r, 4, known.made.Load(), 1)
+		before := known.made.Load()
+		pass(10 * time.Minute)
+		require.InDelta(r, 10, known.made.Load()-before, 1)
+	})
+}

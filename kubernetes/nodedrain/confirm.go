@@ -47,7 +47,7 @@ func hasOtherUID(err error) bool {
 }
 
 func unlessNotFound(err error) error {
-	if nstance.CodeOf(err) == nstance.NotFound {
+	if nstance.CodeOf(err) == nstance.NotFound || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err

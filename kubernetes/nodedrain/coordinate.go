@@ -104,7 +104,7 @@ func (d *Drainer) replace(ctx context.Context, w *worker) {
 		previous.abandon()
 	}
 	w.start(ctx)
-	if w.drains && d.known(w.drain) {
+	if w.drains {
 		w.cordoned = d.gate.hold()
 	}
 	d.start(func() {
@@ -119,15 +119,6 @@ func (d *Drainer) replace(ctx context.Context, w *worker) {
 		w.begun = previous != nil && previous.begun
 		w.restore(w.life)
 	})
-}
-
-// known reports whether the drain's node can be cordoned soon.
-func (d *Drainer) known(dr nstance.Drain) bool {
-	if !d.nodes.informer.HasSynced() {
-		return true
-	}
-	_, err := d.nodes.find(dr.ProviderID, dr.Instance)
-	return err == nil
 }
 
 // remove ends the drain of an instance, if there is one. Its worker is forgotten when
@@ -153,8 +144,8 @@ func (d *Drainer) remove(id nstance.InstanceID, why error) {
 func (d *Drainer) stopUnlisted(listed map[nstance.InstanceID]bool) {
 	d.mu.Lock()
 	var over []nstance.InstanceID
-	for id, w := range d.workers {
-		if w.drains && !w.stopped && !listed[id] {
+	for id := range d.workers {
+		if !listed[id] {
 			over = append(over, id)
 		}
 	}

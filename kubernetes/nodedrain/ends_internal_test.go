@@ -262,3 +262,39 @@ func TestGoneTaints(t *testing.T) {
 		require.NoError(r, <-ended, "another node has its name by now")
 	})
 }
+
+// TestCordonOnly: pods of a node that is only cordoned are left to end, until another cause has it
+// drained.
+func TestCordonOnly(t *testing.T) {
+	virtual(t, nil, func(r *virtualRig) {
+		r.node("n")
+		r.pod("web", "n", nil)
+		d := r.drain("n", time.Hour, func(d *nstance.Drain) { d.CordonOnly = true })
+		pass(time.Minute)
+		require.True(r, r.get("n").Spec.Unschedulable)
+		require.Len(r, r.pods(), 1)
+		require.Nil(r, r.pods()[0].DeletionTimestamp)
+		require.Nil(r, r.ack(d))
+		d.CordonOnly = false
+		require.NoError(r, r.drains.Start(r.ctx, d))
+		pass(10 * time.Second)
+		require.Empty(r, r.pods())
+	})
+}
+
+// TestTiersOfSilentKubelet: pods of a later tier do not wait for one whose kubelet cannot end it.
+func TestTiersOfSilentKubelet(t *testing.T) {
+	virtual(t, nil, func(r *virtualRig) {
+		r.node("n")
+		r.change("n", readyIs(corev1.ConditionUnknown))
+		r.pod("p", "n", func(p *corev1.Pod) {
+			stops("never")(p)
+			grace := int64(600)
+			p.Spec.TerminationGracePeriodSeconds = &grace
+		})
+		r.pod("critical", "n", func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-node-critical" })
+		r.drain("n", 20*time.Minute, nil)
+		pass(15 * time.Second)
+		require.Len(r, r.pods(), 1)
+	})
+}

@@ -177,7 +177,7 @@ func (e *EvictionRequests) Withdraw(ctx context.Context, node *corev1.Node) erro
 	}
 	list, err := e.client.LifecycleV1alpha1().EvictionRequests("").List(ctx, metav1.ListOptions{LabelSelector: labelRequestNode + "=" + nodeLabel(node.Name)})
 	if err != nil {
-		return classify(err)
+		return unlessNotFound(classify(err)) // NotFound: they are served no more
 	}
 	var errs []error
 	for i := range list.Items {

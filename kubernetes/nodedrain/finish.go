@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
@@ -95,7 +94,7 @@ func (w *worker) restore(ctx context.Context) {
 	w.d.nodes.awaitSync(ctx)
 	for failures := 1; ctx.Err() == nil; failures++ {
 		err := w.restoreNode(ctx)
-		if err == nil || nstance.CodeOf(err) == nstance.NotFound || apierrors.IsNotFound(err) {
+		if err == nil {
 			return
 		}
 		w.log.Warn("cancelled drain not taken back: retrying", "err", err)
@@ -106,14 +105,14 @@ func (w *worker) restore(ctx context.Context) {
 func (w *worker) restoreNode(ctx context.Context) error {
 	known, err := w.d.nodes.find(w.drain.ProviderID, w.instance)
 	if err != nil {
-		return err
+		return unlessNotFound(err)
 	}
 	if !w.begun && known.Annotations[annotationInstance] != string(w.instance) {
 		return nil // another executor's
 	}
 	node, err := w.d.getNode(ctx, known.Name)
 	if err != nil {
-		return err
+		return unlessNotFound(err)
 	}
 	w.node = node
 	if e, ok := w.d.options.Evictor.(Withdrawer); ok {
@@ -125,13 +124,23 @@ func (w *worker) restoreNode(ctx context.Context) error {
 	if node.Annotations[annotationInstance] != string(w.instance) {
 		return nil
 	}
-	uncordon := w.mayUncordon(ctx, node)
-	node, sent, err := w.d.changeNode(ctx, node, func(node *corev1.Node) *nodePatch { return restorePatch(node, uncordon) })
+	uncordon, drain := w.mayUncordon(ctx, node), drainOf(node)
+	node, sent, err := w.d.changeNode(ctx, node, func(now *corev1.Node) *nodePatch {
+		if drainOf(now) != drain {
+			return nil // another process has begun a newer one
+		}
+		return restorePatch(now, uncordon)
+	})
 	if err == nil && sent {
 		w.log.Info("cancelled drain taken back", "node", node.Name, "uncordoned", uncordon)
 		w.d.events.onNode(node, corev1.EventTypeNormal, reasonCancelled, cancelledText(uncordon, node))
 	}
-	return err
+	return unlessNotFound(err)
+}
+
+// drainOf returns of which drain a node is annotated with.
+func drainOf(node *corev1.Node) [2]string {
+	return [2]string{node.Annotations[annotationInstance], node.Annotations[annotationGeneration]}
 }
 
 func (w *worker) mayUncordon(ctx context.Context, node *corev1.Node) bool {

@@ -42,6 +42,14 @@ func TestSilentKubelet(t *testing.T) {
 		require.False(t, silent(node), "it was renewed")
 		pass(40 * time.Second)
 		require.True(t, silent(node))
+		long := int32(600)
+		lease.Spec.LeaseDurationSeconds, lease.ResourceVersion = &long, "3"
+		require.NoError(t, api.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), lease, lease.Namespace))
+		require.False(t, silent(node))
+		pass(599 * time.Second)
+		require.False(t, silent(node), "it is held for longer")
+		pass(time.Second)
+		require.True(t, silent(node))
 		require.True(t, silent(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "v"}}), "it has no Lease")
 		unknown := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "w"}}
 		unknown.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}

@@ -85,16 +85,13 @@ func (x *nodeIndex) get(name string) *corev1.Node {
 func (x *nodeIndex) find(providerID string, instance nstance.InstanceID) (*corev1.Node, error) {
 	var found []*corev1.Node
 	for _, key := range slices.Compact([]string{indexKey(providerID), indexKey(string(instance))}) {
-		if key == "" {
-			continue
-		}
 		objects, err := x.informer.GetIndexer().ByIndex(byProviderID, key)
 		if err != nil {
 			return nil, nstance.Errorf(nstance.Internal, "index of nodes: %w", err)
 		}
 		for _, obj := range objects {
 			node := obj.(*corev1.Node)
-			if isNodeOf(node.Spec.ProviderID, providerID, instance) && !slices.Contains(found, node) {
+			if isNodeOf(node.Spec.ProviderID, providerID, instance) {
 				found = append(found, node)
 			}
 		}

@@ -281,6 +281,19 @@ func (r *round) wake(at time.Time) {
 	}
 }
 
+// wakeAgain has the pods that were refused since a round began looked at when the plan after it
+// says so.
+func (r *round) wakeAgain(after round, tries map[types.UID]try, began time.Time) {
+	if !after.next.IsZero() {
+		r.wake(after.next)
+	}
+	for _, s := range after.steps {
+		if next := tries[s.pod.UID].next; next.After(began) { // due by now
+			r.wake(next)
+		}
+	}
+}
+
 // text says what remains, and what blocks it.
 func (r *round) text() string {
 	if r.blocked == nil {

@@ -48,6 +48,8 @@ func TestGoneNeedsNodes(t *testing.T) {
 	d, err := nodedrain.New(&rest.Config{Host: "https://127.0.0.1:1"}, drain.New(nil), nil)
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Gone(context.Background(), "", "i-1"), nstance.Unavailable)
+	_, err = d.Find("", "i-1")
+	require.ErrorIs(t, err, nstance.Unavailable)
 }
 
 func TestMatch(t *testing.T) {
@@ -146,6 +148,8 @@ func TestPlan(t *testing.T) {
 	priority := int32(2_000_000_000)
 	byNumber.Spec.Priority = &priority
 	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	dns := pod("dns")
+	dns.Spec.PriorityClassName = "system-cluster-critical"
 	patient := terminating("patient", now.Add(580*time.Second), 590)
 	wait := map[string]nodedrain.Rule{"job": {Behavior: nodedrain.WaitCompleted}}
 
@@ -164,6 +168,7 @@ func TestPlan(t *testing.T) {
 	}{
 		{name: "ordinary pods first", pods: []*corev1.Pod{critical, pod("a"), byNumber}, drain: in(time.Minute, false), evict: []string{"a"}, next: 28 * time.Second, text: "pods remaining: 3"},
 		{name: "then critical ones", pods: []*corev1.Pod{critical, byNumber}, drain: in(time.Minute, false), evict: []string{"critical", "priority"}, text: "pods remaining: 2"},
+		{name: "of the cluster too", pods: []*corev1.Pod{dns, pod("a")}, drain: in(time.Minute, false), evict: []string{"a"}, next: 28 * time.Second, text: "pods remaining: 2"},
 		{name: "a terminating pod holds the next tier", pods: []*corev1.Pod{critical, leaving}, drain: in(time.Minute, false), next: 28 * time.Second, text: "pods remaining: 2, terminating: 1"},
 		{name: "until its grace must begin", pods: []*corev1.Pod{critical, leaving}, drain: in(32*time.Second, false), evict: []string{"critical"}, text: "pods remaining: 2, terminating: 1"},
 		{name: "one with more time than the drain has left is given that", pods: []*corev1.Pod{critical, patient}, drain: in(110*time.Second, false), shorten: []string{"patient"}, grace: map[string]int64{"patient": 108}, next: 78 * time.Second, text: "pods remaining: 2, terminating: 1"},

@@ -36,7 +36,8 @@ func (w *worker) removePods(ctx context.Context) error {
 		if !w.nodeExists() {
 			return errNodeDeleted // one that registers again is not cordoned
 		}
-		r := planRound(all, w.tries, w.frame(dr), time.Now())
+		began := time.Now()
+		r := planRound(all, w.tries, w.frame(dr), began)
 		w.setRemaining(r.text())
 		w.countRefused(r.refused > 0)
 		w.reportProgress(ctx, r.remaining)
@@ -52,6 +53,7 @@ func (w *worker) removePods(ctx context.Context) error {
 		if w.takeSteps(ctx, dr, r) {
 			continue
 		}
+		r.wakeAgain(planRound(all, w.tries, w.frame(dr), time.Now()), w.tries, began)
 		if err := w.pause(ctx, r.next); err != nil {
 			return err
 		}
@@ -84,20 +86,15 @@ func (w *worker) pause(ctx context.Context, next time.Time) error {
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return nil
-		case <-w.changed:
-			return nil
-		case a := <-w.answers:
-			if w.record(w.current(), a) || w.pending == 0 {
-				return nil
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	select {
+	case <-timer.C:
+	case <-w.changed:
+	case a := <-w.answers:
+		w.record(w.current(), a)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // candidates lists the pods of the node that the drain waits for.
@@ -239,7 +236,7 @@ func splitList(text string) []string {
 // awaitVolumes returns when the volumes of the removed pods are detached.
 func (w *worker) awaitVolumes(ctx context.Context) error {
 	node := w.d.nodes.get(w.node.Name)
-	if w.unreachable() || !w.hasVolumes && (node == nil || len(node.Status.VolumesAttached) == 0) {
+	if !w.hasVolumes && (node == nil || len(node.Status.VolumesAttached) == 0) {
 		return nil
 	}
 	staying, err := w.d.volumesOf(ctx, w.staying)

@@ -2,9 +2,11 @@ package nodedrain
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,10 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1 "k8s.io/api/lifecycle/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/nstance-go/nstance"
@@ -133,6 +138,90 @@ func TestWithdraw(t *testing.T) {
 		left = append(left, r.Name)
 	}
 	require.ElementsMatch(t, []string{other.Name, elsewhere.Name}, left)
+}
+
+// failWith has the API answer with an error.
+func failWith(api *fake.Clientset, verb, resource string, err error) {
+	api.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// TestWithdrawInTrouble: a request that is gone or another's by now is taken back. What else keeps one is
+// an error, and keeps no other from being taken back. Where requests are served no more there is none.
+func TestWithdrawInTrouble(t *testing.T) {
+	requests := lifecyclev1.SchemeGroupVersion.WithResource("evictionrequests").GroupResource()
+	for name, c := range map[string]struct {
+		verb string
+		err  error
+		code nstance.Code
+	}{
+		"gone":                {"delete", apierrors.NewNotFound(requests, "r"), ""},
+		"another's":           {"delete", apierrors.NewConflict(requests, "r", nil), ""},
+		"not permitted":       {"delete", apierrors.NewForbidden(requests, "r", nil), nstance.Denied},
+		"not listed":          {"list", apierrors.NewForbidden(requests, "", nil), nstance.Denied},
+		"served no more":      {"list", apierrors.NewNotFound(requests, ""), ""},
+		"there is no trouble": {"none", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, api, _ := requesting("evictionrequests")
+			for _, pod := range []string{"p", "q"} {
+				require.Equal(t, nstance.Denied, nstance.CodeOf(e.Evict(t.Context(), podOn(pod, "n"), nil)))
+			}
+			api.ClearActions()
+			failWith(api, c.verb, "evictionrequests", c.err)
+			require.Equal(t, c.code, nstance.CodeOf(e.Withdraw(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})))
+			if c.verb != "list" {
+				require.Len(t, slices.DeleteFunc(api.Actions(), func(a clienttesting.Action) bool { return a.GetVerb() != "delete" }), 2)
+			}
+		})
+	}
+}
+
+// TestServedForAWhile: whether requests are served is asked every five minutes. While that cannot be
+// asked it is as it was.
+func TestServedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, asked := requesting("evictionrequests")
+		pod := podOn("p", "n")
+		requested := func() bool {
+			before := len(asked.names)
+			_ = e.Evict(t.Context(), pod, nil)
+			return len(asked.names) == before
+		}
+		require.True(t, requested())
+		api.ClearActions()
+		for range 10 {
+			require.True(t, requested())
+		}
+		for _, a := range api.Actions() {
+			require.NotEqual(t, "resource", a.GetResource().Resource)
+		}
+		api.Resources[0].APIResources = nil
+		failWith(api, "get", "resource", apierrors.NewInternalError(errors.New("etcdserver: leader changed")))
+		<-time.After(servedFor)
+		require.True(t, requested())
+		api.ReactionChain = api.ReactionChain[1:]
+		<-time.After(servedFor)
+		require.False(t, requested())
+		api.Resources[0].APIResources = []metav1.APIResource{{Name: "evictionrequests"}}
+		require.False(t, requested())
+		<-time.After(servedFor)
+		require.True(t, requested())
+	})
+}
+
+// TestRequestText: what responders say of a request is told, and not that its pod still runs.
+func TestRequestText(t *testing.T) {
+	r := requestFor(podOn("p", "n"))
+	r.Status.Conditions = []metav1.Condition{{Type: requestFailed, Message: "moving its state"}, {Type: requestEvicted, Message: "it runs"}, {Type: "Other"}}
+	require.Equal(t, "EvictionRequest nstance-uid-of-p has not moved it yet: moving its state", requestText(r))
+}
+
+// TestRequestFails: a request that cannot be made is no eviction.
+func TestRequestFails(t *testing.T) {
+	e, api, asked := requesting("evictionrequests")
+	failWith(api, "create", "evictionrequests", apierrors.NewTooManyRequests("slow down", 1))
+	require.Equal(t, nstance.Throttled, nstance.CodeOf(e.Evict(t.Context(), podOn("p", "n"), nil)))
+	require.Empty(t, asked.names)
 }
 
 // TestOtherDaemonSets: whether a DaemonSet of another API exists is not known, so its pods stay.

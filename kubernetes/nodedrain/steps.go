@@ -30,7 +30,7 @@ type answer struct {
 
 // takeSteps sends the requests of a round in parallel and records what comes of them, for
 // answerTime or until the next ones are due: an admission webhook that hangs delays no other
-// pod. It reports whether a pod must be deleted past its disruption budget now.
+// pod by more. It reports whether a pod must be deleted past its disruption budget now.
 func (w *worker) takeSteps(ctx context.Context, dr nstance.Drain, r round) (urgent bool) {
 	for _, s := range r.steps {
 		w.send(ctx, dr, s)
@@ -44,7 +44,10 @@ func (w *worker) takeSteps(ctx context.Context, dr nstance.Drain, r round) (urge
 	for w.pending > 0 {
 		select {
 		case a := <-w.answers:
-			urgent = w.record(dr, a) || urgent
+			if w.record(dr, a) && !urgent {
+				urgent = true
+				timer.Reset(settleTime) // others are refused in the same moment
+			}
 		case <-timer.C:
 			return urgent
 		case <-ctx.Done():

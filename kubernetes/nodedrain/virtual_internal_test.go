@@ -31,25 +31,49 @@ type virtualRig struct {
 	drains  *drain.Coordinator
 	ctx     context.Context
 	running sync.WaitGroup
+	stop    func()                   // ends the Drainer
+	watched nstance.DrainCoordinator // by the next Drainer; nil: drains
 }
 
 // virtual runs a test in a bubble.
 func virtual(t *testing.T, options *Options, test func(r *virtualRig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &virtualRig{T: t, kube: memkube.New(), drains: drain.New(nil)}
-		d, err := New(r.kube.Config(), r.drains, options)
-		require.NoError(t, err)
-		r.Drainer = d
+		r := &virtualRig{T: t, kube: memkube.New(), drains: drain.New(nil), stop: func() {}}
 		ctx, cancel := context.WithCancel(t.Context())
 		r.ctx = ctx
-		r.running.Go(func() { _ = d.Run(ctx) })
 		defer r.running.Wait()
 		defer cancel()
+		r.restart(options)
 		synctest.Wait()
 		test(r)
 	})
 }
+
+// restart runs a Drainer in place of the one that ran.
+func (r *virtualRig) restart(options *Options) {
+	r.stop()
+	watched := nstance.DrainCoordinator(r.drains)
+	if r.watched != nil {
+		watched = r.watched
+	}
+	d, err := New(r.kube.Config(), watched, options)
+	require.NoError(r, err)
+	r.Drainer = d
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan struct{})
+	r.running.Go(func() {
+		defer close(ended)
+		_ = d.Run(ctx)
+	})
+	r.stop = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// waits has a pod be left to complete.
+func waits(p *corev1.Pod) { p.Labels["cluster.x-k8s.io/drain"] = "wait-completed" }
 
 // pass lets virtual time pass.
 func pass(d time.Duration) { <-time.After(d) }

@@ -86,7 +86,6 @@ func (w *worker) abandon() {
 }
 
 func (w *worker) close() {
-	w.cordoned()
 	w.expiry.Stop()
 	w.end(nil)
 	w.endLife()
@@ -279,7 +278,7 @@ func (w *worker) mayExclude(node *corev1.Node) bool {
 		return false
 	}
 	others := w.d.nodes.targets()
-	if n := w.d.nodes.get(node.Name); n != nil && readiness(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !excluded(n) {
+	if n := w.d.nodes.get(node.Name); n != nil && !n.Spec.Unschedulable && !excluded(n) {
 		others--
 	}
 	return others >= w.d.options.MinTargets

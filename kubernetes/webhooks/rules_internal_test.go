@@ -19,7 +19,7 @@ import (
 type usedShards struct {
 	client.Reader
 	groups, machines []string
-	err              error
+	err, machinesErr error
 	namespaces       *[]string // that were listed
 }
 
@@ -36,6 +36,7 @@ func (u usedShards) List(_ context.Context, list client.ObjectList, opts ...clie
 		for _, shard := range u.machines {
 			l.Items = append(l.Items, infrav1.NstanceMachine{Spec: infrav1.NstanceMachineSpec{Shard: shard}})
 		}
+		return u.machinesErr
 	}
 	return u.err
 }
@@ -66,6 +67,7 @@ func TestRemovedShards(t *testing.T) {
 		"one that is given up":   {abandoned, usedShards{groups: []string{"b"}}, "", false},
 		"of a cluster that goes": {deleted, usedShards{groups: []string{"b"}}, "", false},
 		"it cannot be read":      {cluster("a"), usedShards{err: errors.New("no answer")}, "no answer", true},
+		"half of it cannot":      {cluster("a"), usedShards{machinesErr: errors.New("no answer")}, "no answer", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var namespaces []string
@@ -140,4 +142,18 @@ func TestNoDrainTime(t *testing.T) {
 		p.Spec.Template, p.Spec.DrainTimeout = "node", ptr.To(metav1.Duration{Duration: timeout})
 		require.Equal(t, good, len(poolRules(p)) == 0, timeout)
 	}
+}
+
+// TestGroupNames: a group has a name that shards take, whichever object names it.
+func TestGroupNames(t *testing.T) {
+	for group, good := range map[string]bool{"web": true, "a-b": true, "a--b": false, "Web": false, "a.b": false} {
+		t.Run(group, func(t *testing.T) {
+			p, pt, g := &infrav1.NstanceMachinePool{}, &infrav1.NstanceMachinePoolTemplate{}, &infrav1.NstanceShardGroup{}
+			p.Name, p.Spec.Group, pt.Spec.Template.Spec.Group, g.Spec.Group, g.Spec.Shard = "pool", group, group, group, "a"
+			require.Equal(t, good, len(poolRules(p)) == 0)
+			require.Equal(t, good, len(poolTemplateRules(pt)) == 0)
+			require.Equal(t, good, len(shardGroupRules(g)) == 0)
+		})
+	}
+	require.Empty(t, poolTemplateRules(&infrav1.NstanceMachinePoolTemplate{}), "one that names none")
 }

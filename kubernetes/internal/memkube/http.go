@@ -45,8 +45,12 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if err := s.refusal(r); err != nil {
-		return failure(r, err), nil
+	refusal := s.refusal(r)
+	if err := r.Context().Err(); err != nil { // there was no answer in time
+		return nil, err
+	}
+	if refusal != nil {
+		return failure(r, refusal), nil
 	}
 	if r.Method == http.MethodGet && at.name == "" {
 		return s.listOrWatch(r, at), nil
@@ -391,5 +395,9 @@ func failure(r *http.Request, err error) *http.Response {
 	}
 	what := status.Status()
 	what.Kind, what.APIVersion = "Status", "v1"
-	return answer(r, int(what.Code), what)
+	out := answer(r, int(what.Code), what)
+	if what.Details != nil && what.Details.RetryAfterSeconds > 0 {
+		out.Header.Set("Retry-After", strconv.Itoa(int(what.Details.RetryAfterSeconds)))
+	}
+	return out
 }

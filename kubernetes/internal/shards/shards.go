@@ -187,13 +187,17 @@ func (s *Shard) follow(ctx context.Context) (reached bool, err error) {
 	s.mu.Lock()
 	executor := s.executor
 	s.mu.Unlock()
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.watchInstances(gctx, api, executor) })
-	g.Go(func() error { return s.watchGroups(gctx, api) })
-	g.Go(func() error { return s.refresh(gctx, api) })
-	g.Go(func() error { return s.resync(gctx, api) })
-	s.wakeRefresh()
-	return true, g.Wait()
+	return true, s.copy(ctx, api, executor)
+}
+
+// copy keeps the copy as the leader says until a watch or a call fails.
+func (s *Shard) copy(ctx context.Context, api apiv1.OperatorServiceClient, executor bool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.watchInstances(ctx, api, executor) })
+	g.Go(func() error { return s.watchGroups(ctx, api) })
+	g.Go(func() error { return s.refresh(ctx, api) })
+	g.Go(func() error { return s.resync(ctx, api) })
+	return g.Wait()
 }
 
 // SetExecutor says whether the shard's drains are carried out here: those whose

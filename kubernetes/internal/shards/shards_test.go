@@ -2,6 +2,8 @@ package shards_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -191,4 +193,105 @@ func TestUnreadableIsKept(t *testing.T) {
 	defer f.mu.Unlock()
 	require.Contains(t, f.gone, deleted)
 	require.NotContains(t, f.gone, hidden)
+}
+
+// A proxy passes connections on to a server, and counts those that are open.
+type proxy struct {
+	net.Listener
+	mu        sync.Mutex
+	open, all int
+	clients   []net.Conn
+}
+
+func proxyTo(t *testing.T, server string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &proxy{Listener: l}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.clients = append(p.clients, client)
+			p.mu.Unlock()
+			running.Go(func() { p.pass(client, server) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.mu.Lock()
+		for _, client := range p.clients {
+			_ = client.Close()
+		}
+		p.mu.Unlock()
+		running.Wait()
+	})
+	return p
+}
+
+func (p *proxy) pass(client net.Conn, server string) {
+	p.count(1)
+	defer p.count(-1)
+	defer client.Close()
+	conn, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	go func() { // it ends with conn
+		_, _ = io.Copy(client, conn)
+		_ = client.Close()
+	}()
+	_, _ = io.Copy(conn, client)
+}
+
+func (p *proxy) count(by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open += by
+	p.all += max(by, 0)
+}
+
+func (p *proxy) counts() (open, all int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open, p.all
+}
+
+// TestReplacedConnections: a connection that another one replaces is closed.
+func TestReplacedConnections(t *testing.T) {
+	server := shardtest.New(t).Start("a", 0)
+	p := proxyTo(t, server.Operator())
+	key, cred := server.RegisterOperator()
+	id := shards.Identity{Cluster: shardtest.ID, Tenant: nstance.DefaultTenant, Key: key, Chain: cred.Chain, Roots: cred.Roots}
+	s := shards.New(shards.Options{Name: "a", Servers: func() []string { return []string{p.Addr().String()} }, Identity: func() shards.Identity { return id }})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	for range 3 {
+		require.Eventually(t, func() bool { _, err := s.API(); return err == nil && s.Synced() }, eventually, 5*time.Millisecond)
+		_, before := p.counts()
+		s.Reconnect()
+		require.Eventually(t, func() bool { open, all := p.counts(); return all > before && open == 1 }, eventually, 5*time.Millisecond)
+	}
+}
+
+// TestReconnect: connecting again, with another identity or to other servers, is no loss.
+func TestReconnect(t *testing.T) {
+	f := follow(t, 1)
+	f.eventually(func() bool { return f.Synced() && len(f.inState(nstance.Ready)) == 1 }, "ready")
+	for range 3 {
+		former, err := f.API()
+		require.NoError(t, err)
+		f.Reconnect()
+		f.eventually(func() bool { now, err := f.API(); return err == nil && now != former }, "it connects again")
+	}
+	f.scale(2)
+	f.eventually(func() bool { return len(f.inState(nstance.Ready)) == 2 }, "it follows")
+	require.Zero(t, f.timesLost())
 }

@@ -82,7 +82,9 @@ func TestWatchOfGroups(t *testing.T) {
 	require.ElementsMatch(t, []nstance.GroupID{"web", "old"}, told)
 
 	changed := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Changed{Changed: &apiv1.GroupChanged{Seq: 7, Group: &apiv1.Group{Group: "new"}}}}
+	told = nil
 	require.EqualValues(t, 6, s.groupsOf(t, changed))
+	require.Equal(t, []nstance.GroupID{"new"}, told)
 	_, known = s.Group("new")
 	require.True(t, known)
 	removed := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Removed{Removed: &apiv1.GroupRemoved{Seq: 8, Group: "new"}}}
