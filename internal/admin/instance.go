@@ -28,7 +28,7 @@ func instanceListCommand(env environment) *cobra.Command {
 	tenantFlag(cmd, &tenant)
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only in these states, such as booting or draining; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("state", completions(listedStates))
-	cmd.Flags().StringSliceVarP(&conditions, "label", "l", nil, "only with all of these: NAME=VALUE of " + strings.Join(labelNames, ", ") + ", or a condition such as drifted; may be repeated")
+	cmd.Flags().StringSliceVarP(&conditions, "label", "l", nil, "only with all of these: NAME=VALUE of "+strings.Join(labelNames, ", ")+", or a condition such as drifted; may be repeated")
 	choice(cmd, &sortBy, "sort", "", "order", "id", "age", "state", "group", "report")
 	cmd.Flags().StringVar(&group, "group", "", "only of this group")
 	r, out := newRemote(cmd, env), newOutput(cmd)
