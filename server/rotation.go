@@ -10,16 +10,19 @@ import (
 )
 
 // tendKeys does what takes time while keys are being rotated. What fails is repeated by
-// the next call.
+// the next call. What hangs takes no time of the rest: a key whose use is not recorded is
+// destroyed.
 func (t *term) tendKeys(ctx context.Context) {
-	ctx, cancel := t.bound(ctx)
-	defer cancel()
-	t.operators.RecheckStreams(ctx)
+	for _, step := range []func(context.Context){t.operators.RecheckStreams, t.settleSuccessors, t.claimWorkload} {
+		ctx, cancel := t.bound(ctx)
+		step(ctx)
+		cancel()
+	}
+}
+
+func (t *term) settleSuccessors(ctx context.Context) {
 	if _, rotating := t.server.keys.Retired(keyring.Identity); rotating {
 		t.records.SettleSuccessors(ctx)
-	}
-	if k, rotating := t.server.keys.Retired(keyring.Workload); rotating {
-		t.claimWorkload(ctx, k)
 	}
 }
 
@@ -33,7 +36,11 @@ func longestValidity(c *config.Config) (longest time.Duration) {
 
 // claimWorkload keeps a retired workload key trusted until certificates for files of
 // this shard have expired.
-func (t *term) claimWorkload(ctx context.Context, k keyring.KeyEntry) {
+func (t *term) claimWorkload(ctx context.Context) {
+	k, rotating := t.server.keys.Retired(keyring.Workload)
+	if !rotating {
+		return
+	}
 	until := k.Since.Add(keyring.Settle + longestValidity(t.server.config.InForce()))
 	if !k.UsedUntil.Before(until.Truncate(time.Second)) {
 		return

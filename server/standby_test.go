@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/web"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // pooledConfiguration has a group without members and with one stand-by machine.
@@ -111,6 +112,9 @@ func TestWokenAgentRenewsFirst(t *testing.T) {
 	group := w.getGroup(api, "web")
 	require.Equal(t, []int32{1, 0, 0}, []int32{group.GetStandby(), group.GetParked(), group.GetReady()})
 	require.Equal(t, "node-7", group.GetClaims()[0].GetNode())
+	_, err = api.Interrupt(t.Context(), &apiv1.InterruptRequest{Group: "web", Force: true})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict)
+	require.ErrorContains(t, err, "has no ready members", "it stands by")
 	again, err := api.ClaimStandby(t.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: "node-7"})
 	require.NoError(t, err)
 	require.True(t, again.GetUnchanged())

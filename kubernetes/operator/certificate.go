@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/shards"
 )
@@ -65,16 +66,29 @@ func (c *clusterController) renew(ctx context.Context, nc *infrav1.NstanceCluste
 	if wait := fl.requestPause(time.Now()); wait > 0 {
 		return wait
 	}
-	api, err := fl.anyAPI()
-	if err == nil {
-		err = c.keeper.Renew(ctx, nc, api)
-	}
-	if err != nil {
+	if err := c.renewAtOne(ctx, nc, fl.connectedAPIs()); err != nil {
 		setRegistered(nc, metav1.ConditionTrue, reasonUnrenewed, "the certificate is valid until "+stamp(fl.currentIdentity().NotAfter)+" and was not renewed: "+err.Error())
 		return retryRegistration
 	}
 	setRegistered(nc, metav1.ConditionTrue, reasonRegistered, "")
 	return time.Millisecond // to use it
+}
+
+// renewAtOne replaces the certificate at the first shard that can: any may be in trouble for
+// longer than the certificate lasts.
+func (c *clusterController) renewAtOne(ctx context.Context, nc *infrav1.NstanceCluster, apis []apiv1.OperatorServiceClient) error {
+	if len(apis) == 0 {
+		return nstance.Errorf(nstance.Unavailable, "no shard of %s/%s is connected", nc.Namespace, nc.Name)
+	}
+	var failed []error
+	for _, api := range apis {
+		err := c.keeper.Renew(ctx, nc, api)
+		if err == nil {
+			return nil
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
 }
 
 func setRegistered(nc *infrav1.NstanceCluster, status metav1.ConditionStatus, reason, message string) {

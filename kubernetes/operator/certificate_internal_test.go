@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -238,11 +239,11 @@ func TestRequestedRenewal(t *testing.T) {
 	csr, err := pki.NewCSR(renewed.Key, "operator")
 	require.NoError(t, err)
 	r.until(func() bool {
-		api, err := r.fleet().anyAPI()
-		if err != nil {
+		apis := r.fleet().connectedAPIs()
+		if len(apis) == 0 {
 			return false
 		}
-		_, err = api.RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: csr})
+		_, err := apis[0].RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: csr})
 		return nstance.CodeOf(err) == nstance.Invalid // the key of the certificate that the connection has
 	}, "the renewed certificate is used")
 	require.Equal(t, renewed.Certificate(), r.stored().Certificate(), "once")
@@ -331,6 +332,25 @@ func TestRevokedCertificate(t *testing.T) {
 	r.endPause()
 	r.until(r.connected, "the new nonce is enough")
 	r.requireCondition(infrav1.ConditionRegistered, metav1.ConditionTrue, reasonRegistered)
+}
+
+// A poorShard cannot renew certificates.
+type poorShard struct {
+	apiv1.OperatorServiceClient
+}
+
+func (poorShard) RenewCertificate(context.Context, *apiv1.OperatorServiceRenewCertificateRequest, ...grpc.CallOption) (*apiv1.OperatorServiceRenewCertificateResponse, error) {
+	return nil, nstance.Errorf(nstance.Unavailable, "its storage does not answer")
+}
+
+// TestRenewsAtAnother: a shard that is connected and cannot renew the certificate keeps no other from it.
+func TestRenewsAtAnother(t *testing.T) {
+	r, _ := newCertificateRig(t, "a")
+	former, apis := r.stored(), r.fleet().connectedAPIs()
+	require.ErrorContains(t, r.renewAtOne(t.Context(), r.nc, []apiv1.OperatorServiceClient{poorShard{}}), "storage does not answer")
+	require.Equal(t, former.Certificate(), r.stored().Certificate())
+	require.NoError(t, r.renewAtOne(t.Context(), r.nc, append([]apiv1.OperatorServiceClient{poorShard{}}, apis...)))
+	require.NotEqual(t, former.Certificate(), r.stored().Certificate())
 }
 
 // TestRenewalFails: the nodes are drained and the shards are shown while the certificate waits

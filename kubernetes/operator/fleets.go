@@ -204,22 +204,31 @@ func (f *fleets) shardOf(cluster *clusterv1.Cluster, name nstance.ShardID) (*sha
 // shardWith returns the first shard of a Cluster that is connected and has a group; empty:
 // none.
 func (f *fleets) shardWith(cluster *clusterv1.Cluster, group nstance.GroupID) string {
+	return f.shardWithBest(cluster, group, func(string, *apiv1.Group) int { return 0 })
+}
+
+// shardWithBest returns that of those shards whose group has the highest rank, of equals the
+// first.
+func (f *fleets) shardWithBest(cluster *clusterv1.Cluster, group nstance.GroupID, rank func(shard string, g *apiv1.Group) int) (best string) {
 	fl := f.of(cluster)
 	if fl == nil {
 		return ""
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
+	highest := 0
 	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
 		c := fl.shards[name]
 		if _, err := c.API(); err != nil {
 			continue
 		}
-		if _, ok := c.Group(group); ok {
-			return name
+		if g, ok := c.Group(group); ok {
+			if r := rank(name, g); best == "" || r > highest {
+				best, highest = name, r
+			}
 		}
 	}
-	return ""
+	return best
 }
 
 // nodesOf returns what reaches the nodes of a Cluster; nil: nothing yet.
@@ -511,14 +520,14 @@ func (fl *fleet) checkSynced() error {
 	return nil
 }
 
-// anyAPI returns the API of some shard that is connected. Fails with Unavailable.
-func (fl *fleet) anyAPI() (apiv1.OperatorServiceClient, error) {
+// connectedAPIs returns the APIs of the shards that are connected, in the order of names.
+func (fl *fleet) connectedAPIs() (out []apiv1.OperatorServiceClient) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
 		if api, err := fl.shards[name].API(); err == nil {
-			return api, nil
+			out = append(out, api)
 		}
 	}
-	return nil, nstance.Errorf(nstance.Unavailable, "no shard of %s is connected", fl.key)
+	return out
 }

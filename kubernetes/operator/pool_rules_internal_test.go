@@ -396,29 +396,37 @@ func TestDeletesUndrained(t *testing.T) {
 	}
 }
 
-// TestReleasesGroup: a group of the shard's own configuration has no owner any more. One that was made
-// from a template is gone.
+// TestReleasesGroup: a group of the shard's own configuration has no owner and no machines any more. One
+// that was made from a template is gone, also if the copy of the shard does not have it yet.
 func TestReleasesGroup(t *testing.T) {
 	r, servers := newCertificateRig(t, "a")
 	for name, c := range map[string]struct {
-		now  *apiv1.Group
-		want []string
+		now      *apiv1.Group
+		template string
+		err      error
+		want     []string
+		gone     bool
 	}{
-		"of the configuration":          {&apiv1.Group{Owner: "us", IsStatic: true}, []string{"update"}},
-		"of the configuration, unowned": {&apiv1.Group{IsStatic: true}, nil},
-		"made from a template":          {&apiv1.Group{Owner: "us", Removing: true}, nil},
+		"of the configuration":          {&apiv1.Group{Owner: "us", IsStatic: true}, "", nil, []string{"update"}, true},
+		"of the configuration, unowned": {&apiv1.Group{IsStatic: true}, "", nil, nil, true},
+		"made from a template":          {&apiv1.Group{Owner: "us", Removing: true}, "vm", nil, nil, true},
+		"made, and not seen yet":        {nil, "vm", nil, []string{"delete"}, true},
+		"made, and gone":                {nil, "vm", nstance.Errorf(nstance.NotFound, "no"), []string{"delete"}, true},
+		"made by another owner":         {nil, "vm", nstance.Errorf(nstance.Conflict, "no"), []string{"delete"}, false},
+		"never made":                    {nil, "", nil, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sg := &infrav1.NstanceShardGroup{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{infrav1.Finalizer}}, Spec: infrav1.NstanceShardGroupSpec{Group: "none"}}
+			sg := &infrav1.NstanceShardGroup{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{infrav1.Finalizer}}, Spec: infrav1.NstanceShardGroupSpec{Group: "none", Template: c.template}}
 			sg.Status.ObservedGeneration = 1
-			api := &groupAPI{}
+			api := &groupAPI{err: c.err}
 			_, err := (&shardGroupController{}).remove(t.Context(), sg, &clusterv1.Cluster{}, shardCopy{Shard: r.connection(servers[0]).Shard, api: api, now: c.now, owner: "us"})
 			require.NoError(t, err)
 			require.Equal(t, c.want, api.asked)
-			if c.want != nil {
+			if api.update != nil {
 				require.True(t, api.update.GetRelease())
+				require.Equal(t, ptr.To[int32](0), api.update.Size, "the copy's size may be old")
 			}
-			require.Empty(t, sg.Finalizers)
+			require.Equal(t, c.gone, len(sg.Finalizers) == 0)
 		})
 	}
 }

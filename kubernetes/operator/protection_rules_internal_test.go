@@ -219,6 +219,39 @@ func TestReleaseGoesWhereClaimWent(t *testing.T) {
 	require.Zero(t, s.sp.Status.Claims[0].Until)
 }
 
+// TestClaimsGoWhereMachinesStandBy: of several shards with the group a claim goes to one where a machine is
+// parked that no other claim takes, else to one with a warm pool, else to the first.
+func TestClaimsGoWhereMachinesStandBy(t *testing.T) {
+	r, _ := newCertificateRig(t, "a", "b")
+	best := func(ranks map[string]int) string {
+		return r.fleets.shardWithBest(r.cluster, "web", func(shard string, g *apiv1.Group) int {
+			require.Equal(t, "web", g.GetGroup())
+			return ranks[shard]
+		})
+	}
+	require.Equal(t, "a", best(nil), "none has a machine")
+	require.Equal(t, "b", best(map[string]int{"b": 1}))
+	require.Equal(t, "a", best(map[string]int{"a": 2, "b": 1}))
+
+	parked := &apiv1.Group{Parked: 1, WarmPool: &apiv1.WarmPool{Size: 1}}
+	asked := infrav1.StandbyClaim{Group: "web", Shard: "a", Until: metav1.Now()}
+	for name, c := range map[string]struct {
+		claims []infrav1.StandbyClaim
+		want   int
+	}{
+		"parked":                      {nil, 2},
+		"one is about to be taken":    {[]infrav1.StandbyClaim{{Group: "web", Shard: "a"}}, 1},
+		"one has been taken":          {[]infrav1.StandbyClaim{asked}, 2}, // the group's number is without it
+		"one is not needed any more":  {[]infrav1.StandbyClaim{{Group: "web", Shard: "a", Released: metav1.Now()}}, 2},
+		"one of another shard is":     {[]infrav1.StandbyClaim{{Group: "web", Shard: "b"}}, 2},
+		"one of another group is":     {[]infrav1.StandbyClaim{{Group: "db", Shard: "a"}}, 2},
+		"one that has no shard is to": {[]infrav1.StandbyClaim{{Group: "web"}}, 2},
+	} {
+		require.Equal(t, c.want, standbyRank(c.claims, "web")("a", parked), name)
+	}
+	require.Zero(t, standbyRank(nil, "web")("a", &apiv1.Group{}))
+}
+
 // on is a pod on a node.
 func on(node string, ready bool, annotations map[string]string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Annotations: annotations}, Spec: corev1.PodSpec{NodeName: node}}

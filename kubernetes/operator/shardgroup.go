@@ -224,7 +224,7 @@ func (c *shardGroupController) remove(ctx context.Context, sg *infrav1.NstanceSh
 		controllerutil.RemoveFinalizer(sg, infrav1.Finalizer)
 		return ctrl.Result{}, nil
 	}
-	if err := at.giveUp(ctx); err != nil && !errors.Is(err, nstance.NotFound) {
+	if err := at.giveUp(ctx, sg); err != nil && !errors.Is(err, nstance.NotFound) {
 		notSynced(sg, reasonDeleting, err)
 		return retryAfter(err)
 	}
@@ -239,7 +239,7 @@ func (c *shardGroupController) remove(ctx context.Context, sg *infrav1.NstanceSh
 		return ctrl.Result{}, nil // their end brings it back
 	}
 	if at.now.GetIsStatic() && at.now.GetOwner() != "" {
-		if _, err := at.api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: sg.Spec.Group, Owner: at.owner, Release: true}); err != nil {
+		if _, err := at.api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: sg.Spec.Group, Size: new(int32), Owner: at.owner, Release: true}); err != nil {
 			notSynced(sg, reasonDeleting, err)
 			return retryAfter(err)
 		}
@@ -248,10 +248,13 @@ func (c *shardGroupController) remove(ctx context.Context, sg *infrav1.NstanceSh
 	return ctrl.Result{}, nil
 }
 
-// giveUp has the shard delete the machines of the group.
-func (at shardCopy) giveUp(ctx context.Context) (err error) {
+// giveUp has the shard delete the machines of the group. A copy without the group may be older
+// than its making, also by a request whose answer was lost: only the shard knows.
+func (at shardCopy) giveUp(ctx context.Context, sg *infrav1.NstanceShardGroup) (err error) {
 	switch {
-	case at.now == nil || at.now.GetRemoving():
+	case at.now.GetRemoving(), at.now == nil && sg.Spec.Template == "":
+	case at.now == nil:
+		_, err = at.api.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Group: sg.Spec.Group, Owner: at.owner})
 	case at.now.GetIsStatic():
 		if at.now.GetSize() > 0 {
 			_, err = at.api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: at.now.GetGroup(), Size: new(int32), Owner: at.owner})

@@ -194,14 +194,25 @@ func (c *protectionController) protect(ctx context.Context, sp *infrav1.SpotProt
 	// What is lost comes first, and no step waits for another one that failed.
 	err = errors.Join(c.claim(ctx, s), c.handOff(ctx, s), c.propose(ctx, s))
 	s.show()
-	if err != nil {
-		return failed(sp, reasonNotAccepted, err)
+	return s.next(err)
+}
+
+// next shows how a pass has ended, and returns when the next one comes. What is moved waits for
+// nothing else that fails.
+func (s *survey) next(err error) (ctrl.Result, error) {
+	result := ctrl.Result{RequeueAfter: idlePass}
+	switch {
+	case err != nil:
+		result, err = failed(s.sp, reasonNotAccepted, err)
+	case s.unread != nil:
+		unsynced(s.sp, reasonNotRead, s.unread)
+	default:
+		conditions.Set(s.sp, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionTrue, Reason: reasonSynced})
 	}
-	conditions.Set(sp, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionTrue, Reason: reasonSynced})
 	if s.busy {
 		return ctrl.Result{RequeueAfter: busyPass}, nil
 	}
-	return ctrl.Result{RequeueAfter: idlePass}, nil
+	return result, err
 }
 
 // failed shows an error. What only the user can correct is tried again now and then.
@@ -267,13 +278,15 @@ type survey struct {
 	selected  int
 	ending    []infrav1.ProtectedWorkload // not selected any more, and not all of their hand-off is taken back
 	drains    bool                        // of pods that say themselves that they are to be handed off, in all drains
+	unread    error                       // what of the cluster is not known; nil: nothing
 	busy      bool                        // pods are moved, machines claimed, or something of it is taken back
 }
 
 // survey reads what there is.
 func (c *protectionController) survey(ctx context.Context, sp *infrav1.SpotProtection, cluster *clusterv1.Cluster, fl *fleet, w *workloadCluster) (*survey, error) {
 	s := &survey{sp: sp, cluster: cluster, fleet: fl, objects: w.objects, now: time.Now(), nodes: map[string]*surveyedNode{}}
-	if err := w.follow(ctx); err != nil {
+	var err error
+	if s.unread, err = w.follow(ctx); err != nil {
 		return nil, err
 	}
 	nodes, claims, events, err := w.nodes(ctx)

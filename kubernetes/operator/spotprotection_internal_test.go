@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -98,6 +99,41 @@ func TestProtectionFails(t *testing.T) {
 		require.Equal(t, mistake, result.RequeueAfter == retryRefused, code)
 		require.Equal(t, reasonNotRead, conditions.GetReason(sp, infrav1.ConditionSynced))
 	}
+}
+
+// TestBusyPassesGoOn: while pods are moved or machines claimed, the next pass comes soon, whatever else
+// has failed for how long.
+func TestBusyPassesGoOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		busy   bool
+		err    error
+		again  time.Duration
+		failed bool
+		reason string
+	}{
+		"nothing is moved":          {false, nil, idlePass, false, reasonSynced},
+		"a mistake":                 {false, nstance.Errorf(nstance.Invalid, "no"), retryRefused, false, reasonNotAccepted},
+		"a webhook refuses":         {false, errors.New("no"), 0, true, reasonNotAccepted},
+		"moved":                     {true, nil, busyPass, false, reasonSynced},
+		"moved, and a mistake":      {true, nstance.Errorf(nstance.Invalid, "no"), busyPass, false, reasonNotAccepted},
+		"moved, a webhook refuses":  {true, errors.New("no"), busyPass, false, reasonNotAccepted},
+		"moved, a shard is not met": {true, nstance.Errorf(nstance.Unavailable, "away"), busyPass, false, reasonNotAccepted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := claiming()
+			s.busy = c.busy
+			result, err := s.next(c.err)
+			require.Equal(t, c.failed, err != nil)
+			require.Equal(t, c.again, result.RequeueAfter)
+			require.Equal(t, c.reason, conditions.GetReason(s.sp, infrav1.ConditionSynced))
+		})
+	}
+	s := claiming()
+	s.unread = errors.New("NodeClaims cannot be listed")
+	result, err := s.next(nil)
+	require.NoError(t, err)
+	require.Equal(t, idlePass, result.RequeueAfter)
+	require.Equal(t, reasonNotRead, conditions.GetReason(s.sp, infrav1.ConditionSynced), "it is said")
 }
 
 // TestNodesThatLast: pods may stay on a node that nothing ends. They lose one that its cloud takes back,

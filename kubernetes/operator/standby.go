@@ -51,9 +51,10 @@ func (c *protectionController) claimsOf(s *survey, claim *infrav1.StandbyClaim) 
 }
 
 // chooseShard has a claim name the shard that is asked, one that has the group: several may,
-// and each release goes where its claim went.
+// and each release goes where its claim went. One goes first where a machine is parked that no
+// other claim of the SpotProtection is about to take, else one with a warm pool.
 func (c *protectionController) chooseShard(s *survey, claim *infrav1.StandbyClaim) error {
-	claim.Shard = c.fleets.shardWith(s.cluster, nstance.GroupID(claim.Group))
+	claim.Shard = c.fleets.shardWithBest(s.cluster, nstance.GroupID(claim.Group), standbyRank(s.sp.Status.Claims, claim.Group))
 	if claim.Shard != "" {
 		return nil
 	}
@@ -61,6 +62,25 @@ func (c *protectionController) chooseShard(s *survey, claim *infrav1.StandbyClai
 		return err
 	}
 	return nstance.FieldError("spec.standby.group", "name a group with a warm pool, or add it to a shard's configuration", "no shard of the cluster has group %s", claim.Group)
+}
+
+// standbyRank ranks shards for another claim of a group's machines.
+func standbyRank(claims []infrav1.StandbyClaim, group string) func(shard string, g *apiv1.Group) int {
+	taken := map[string]int32{}
+	for i := range claims {
+		if o := &claims[i]; o.Group == group && o.Until.IsZero() && o.Released.IsZero() {
+			taken[o.Shard]++
+		}
+	}
+	return func(shard string, g *apiv1.Group) int {
+		switch {
+		case g.GetParked() > taken[shard]:
+			return 2
+		case g.GetWarmPool().GetSize() > 0:
+			return 1
+		}
+		return 0
+	}
 }
 
 // chooseShards chooses for the claims that are to be asked for, so that the choice is saved

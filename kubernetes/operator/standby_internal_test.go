@@ -201,7 +201,7 @@ func TestReview(t *testing.T) {
 		"needed, and not asked for": {func(s *survey) {
 			s.nodes["n"] = lostNode("n", "e1")
 			s.workload(1, on("n", true, nil))
-			s.sp.Status.Claims[0].Until = metav1.Time{}
+			s.sp.Status.Claims[0].Until, s.sp.Status.Claims[0].Shard = metav1.Time{}, "a"
 		}, "", true, true, "", false},
 		"not needed":                    {func(s *survey) { s.with("n", nil) }, "", false, false, ended, true},
 		"not needed, the shard is away": {func(s *survey) { s.with("n", nil) }, "", true, true, "", false},

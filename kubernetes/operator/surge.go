@@ -3,11 +3,13 @@ package operator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +33,11 @@ const labelSurge = "nstance.dev/hand-off-surge"
 
 // Times of surges because of drains.
 const (
-	leastSurge = time.Minute     // how long a drain must last at least
-	surgePass  = 2 * time.Second // between two looks at what is surged
-	surgeLimit = 30 * time.Second
-	wantedFor  = time.Minute // after a drain has last asked
+	leastSurge = time.Minute      // how long a drain must last at least
+	surgePass  = 2 * time.Second  // between two looks at what is surged
+	surgeLimit = 10 * time.Second // of a step for one Deployment
+	surgeWidth = 8                // Deployments that are looked at at the same time
+	wantedFor  = time.Minute      // after a drain has last asked
 )
 
 // timeToSurge reports whether the first half of a drain's time is not over yet, and is long
@@ -133,8 +136,6 @@ func (c *surgeController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if nodes == nil {
 		return ctrl.Result{}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, surgeLimit)
-	defer cancel()
 	s := &survey{fleet: fl, objects: nodes.workloads.objects, now: time.Now(), nodes: map[string]*surveyedNode{}, drains: true}
 	instances := fl.instances()
 	for _, node := range nodes.Nodes() {
@@ -142,24 +143,42 @@ func (c *surgeController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	wanted := nodes.surges.current(s.now)
 	all, err := c.deployments(ctx, s, wanted)
+	if err == nil {
+		err = c.steps(ctx, s, nodes, all, wanted)
+	}
 	if err != nil {
-		return ctrl.Result{}, err
+		fl.fleets.log.Warn("Deployments not handed off yet", "cluster", req.String(), "err", err)
 	}
-	var errs []error
-	for i := range all {
-		errs = append(errs, c.step(ctx, s, nodes, &all[i], wanted[client.ObjectKeyFromObject(&all[i])]))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return ctrl.Result{}, err
-	}
-	if len(wanted) == 0 && len(all) == 0 {
+	if err == nil && len(wanted) == 0 && len(all) == 0 {
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{RequeueAfter: surgePass}, nil
+	return ctrl.Result{RequeueAfter: surgePass}, nil // drains wait: what fails for one Deployment delays no other
+}
+
+// steps makes a step for each Deployment. None waits for one whose requests hang.
+func (c *surgeController) steps(ctx context.Context, s *survey, nodes *nodeDrainer, all []appsv1.Deployment, wanted map[client.ObjectKey]bool) error {
+	errs := make([]error, len(all))
+	var steps errgroup.Group
+	steps.SetLimit(surgeWidth)
+	for i := range all {
+		steps.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, surgeLimit)
+			defer cancel()
+			own, key := *s, client.ObjectKeyFromObject(&all[i])
+			if err := c.step(ctx, &own, nodes, &all[i], wanted[key]); err != nil {
+				errs[i] = fmt.Errorf("deployment %s: %w", key, err)
+			}
+			return nil
+		})
+	}
+	_ = steps.Wait() // never fails
+	return errors.Join(errs...)
 }
 
 // deployments returns those that are surged, or are to be.
 func (c *surgeController) deployments(ctx context.Context, s *survey, wanted map[client.ObjectKey]bool) ([]appsv1.Deployment, error) {
+	ctx, cancel := context.WithTimeout(ctx, surgeLimit)
+	defer cancel()
 	var surged appsv1.DeploymentList
 	if err := s.objects.List(ctx, &surged, client.HasLabels{labelSurge}); err != nil {
 		return nil, err

@@ -1,12 +1,15 @@
 package operator
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -86,7 +89,7 @@ func TestSurgePasses(t *testing.T) {
 		}
 		fl := &fleet{key: client.ObjectKey{Namespace: "ns", Name: "infra"}, nodes: nodes}
 		f := newFleets(nil, slog.New(slog.DiscardHandler))
-		f.byCluster[fl.key] = fl
+		f.byCluster[fl.key], fl.fleets = fl, f
 		c := &surgeController{Client: cluster, fleets: f}
 		reconcile := func() time.Duration {
 			result, err := c.Reconcile(t.Context(), ctrl.Request{NamespacedName: fl.key})
@@ -116,5 +119,44 @@ func TestSurgePasses(t *testing.T) {
 		require.Len(t, all, 1)
 		pass(wantedFor + time.Second)
 		require.Equal(t, surgePass, reconcile(), "it is surged")
+
+		other, _ := surged()
+		cluster.deployment, cluster.refuse = other.deployment, errors.New("a webhook refuses")
+		cluster.deployment.Labels = map[string]string{labelSurge: "true"}
+		for range 12 {
+			require.Equal(t, surgePass, reconcile(), "others wait no longer for that")
+		}
+	})
+}
+
+// oneHangs is a cluster whose API server does not answer a patch of one Deployment.
+type oneHangs struct {
+	*oneDeployment
+	name string
+}
+
+func (o oneHangs) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if obj.GetName() == o.name {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return o.oneDeployment.Patch(ctx, obj, patch, opts...)
+}
+
+// TestSurgesApart: a Deployment whose requests hang, or fail, keeps no other from its step.
+func TestSurgesApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, _ := surged()
+		hangs, web := cluster.deployment.DeepCopy(), cluster.deployment.DeepCopy()
+		hangs.Name = "hangs"
+		s := &survey{fleet: &fleet{key: client.ObjectKey{Namespace: "ns", Name: "c"}}, objects: oneHangs{cluster, "hangs"}, now: time.Now(), drains: true}
+		nodes := &nodeDrainer{pods: &podWatch{cluster: "c"}, surges: newSurges(func() {})}
+		err := (&surgeController{Client: cluster}).steps(t.Context(), s, nodes, []appsv1.Deployment{*hangs, *web}, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "ns/hangs")
+		require.Equal(t, "web", cluster.deployment.Name)
+		require.EqualValues(t, 2, *cluster.deployment.Spec.Replicas, "its surge is taken back")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
 )
@@ -40,9 +42,9 @@ type workloadCluster struct {
 	changed func() // a node's end may be announced, or nodes came or went; must not block
 	start   func() // runs the cache until the nodes are not reached any more
 
-	mu         sync.Mutex
-	following  bool // nodes and events are
-	nodeClaims bool // are followed
+	mu        sync.Mutex
+	following bool           // nodes and events are
+	claims    cache.Informer // of NodeClaims; nil: there are none yet
 }
 
 // newWorkloadCluster returns a cluster that run watches once it is needed.
@@ -106,39 +108,60 @@ func trimClaim(obj any) (any, error) {
 	return obj, nil
 }
 
-// follow watches what announces the end of nodes, and returns when all of it is known.
-func (w *workloadCluster) follow(ctx context.Context) error {
+// claimsWait is how long the first listing of NodeClaims is waited for.
+const claimsWait = 5 * time.Second
+
+// follow watches what announces the end of nodes, and returns when all of it is known. Not all
+// needs NodeClaims: unread says why there are some that are not known.
+func (w *workloadCluster) follow(ctx context.Context) (unread, err error) {
 	w.start()
 	if !w.watched.WaitForCacheSync(ctx) {
-		return fmt.Errorf("nodes of the cluster cannot be listed: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("nodes of the cluster cannot be listed: %w", context.Cause(ctx))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.following {
 		for _, kind := range []client.Object{&corev1.Node{}, &corev1.Event{}} {
-			if err := w.notify(ctx, kind); err != nil {
-				return err
+			if _, err := w.notify(ctx, kind); err != nil {
+				return nil, err
 			}
 		}
 		w.following = true
 	}
-	if !w.nodeClaims {
-		claim := &unstructured.Unstructured{}
-		claim.SetGroupVersionKind(nodeClaimKind)
-		err := w.notify(ctx, claim)
-		if err != nil && !meta.IsNoMatchError(err) {
-			return err
+	if w.claims == nil {
+		if err := w.followClaims(ctx); err != nil {
+			return nil, err
 		}
-		w.nodeClaims = err == nil
 	}
+	if w.claims != nil && !w.claims.HasSynced() {
+		return nstance.Errorf(nstance.Unavailable, "NodeClaims cannot be listed: whether Karpenter replaces a node is not known"), nil
+	}
+	return nil, nil
+}
+
+// followClaims watches NodeClaims, where there is such a kind. Another operator's webhook may
+// keep them from being listed for ever.
+func (w *workloadCluster) followClaims(ctx context.Context) error {
+	claim := &unstructured.Unstructured{}
+	claim.SetGroupVersionKind(nodeClaimKind)
+	informer, err := w.notify(ctx, claim, cache.BlockUntilSynced(false))
+	if meta.IsNoMatchError(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	w.claims = informer
+	ctx, cancel := context.WithTimeout(ctx, claimsWait)
+	defer cancel()
+	toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	return nil
 }
 
 // notify reports changes of a kind that mean something.
-func (w *workloadCluster) notify(ctx context.Context, kind client.Object) error {
-	informer, err := w.watched.GetInformer(ctx, kind)
+func (w *workloadCluster) notify(ctx context.Context, kind client.Object, how ...cache.InformerGetOption) (cache.Informer, error) {
+	informer, err := w.watched.GetInformer(ctx, kind, how...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -153,7 +176,7 @@ func (w *workloadCluster) notify(ctx context.Context, kind client.Object) error 
 		},
 		DeleteFunc: func(any) { w.changed() },
 	})
-	return err
+	return informer, err
 }
 
 // meaning is what protection looks at in an object that is watched; empty: nothing.
@@ -196,7 +219,7 @@ func (w *workloadCluster) nodes(ctx context.Context) (nodes []corev1.Node, claim
 		}
 	}
 	w.mu.Lock()
-	withClaims := w.nodeClaims
+	withClaims := w.claims != nil && w.claims.HasSynced()
 	w.mu.Unlock()
 	claims = map[string]*unstructured.Unstructured{}
 	if withClaims {

@@ -1,12 +1,20 @@
 package operator
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // TestMeaningOfNode: what may announce the end of a node, or says whether pods may come there, has a
@@ -70,4 +78,81 @@ func TestTrimsEvents(t *testing.T) {
 		require.Equal(t, known, kept.(*corev1.Event).InvolvedObject.Name == "n")
 		require.LessOrEqual(t, len(kept.(*corev1.Event).Message), 256)
 	}
+}
+
+// A karpenterCache is of a cluster with Karpenter, whose NodeClaims may not be listed.
+type karpenterCache struct {
+	cache.Cache
+	claims *informerOf
+}
+
+// An informerOf is of one kind.
+type informerOf struct {
+	cache.Informer
+	synced bool
+}
+
+func (i *informerOf) HasSynced() bool { return i.synced }
+
+func (*informerOf) AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	return nil, nil //nolint:nilnil // nobody asks
+}
+
+func (karpenterCache) WaitForCacheSync(context.Context) bool { return true }
+
+func (k karpenterCache) GetInformer(ctx context.Context, kind client.Object, how ...cache.InformerGetOption) (cache.Informer, error) {
+	if _, claims := kind.(*unstructured.Unstructured); !claims {
+		return &informerOf{synced: true}, nil
+	}
+	var o cache.InformerGetOptions
+	for _, set := range how {
+		set(&o)
+	}
+	if !k.claims.synced && (o.BlockUntilSynced == nil || *o.BlockUntilSynced) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return k.claims, nil
+}
+
+func (k karpenterCache) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch l := list.(type) {
+	case *corev1.NodeList:
+		l.Items = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}
+	case *unstructured.UnstructuredList:
+		if !k.claims.synced {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		l.Items = []unstructured.Unstructured{{Object: map[string]any{"status": map[string]any{"nodeName": "n"}}}}
+	}
+	return nil
+}
+
+// TestNodesWithoutClaims: nodes are known while NodeClaims cannot be listed, which is said, and nobody
+// waits for that again. Once they can be, they are known too.
+func TestNodesWithoutClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := karpenterCache{claims: &informerOf{}}
+		w := &workloadCluster{watched: k, changed: func() {}, start: func() {}}
+		ctx, cancel := context.WithTimeout(t.Context(), protectionLimit)
+		defer cancel()
+		for pass := range 3 {
+			began := time.Now()
+			unread, err := w.follow(ctx)
+			require.NoError(t, err)
+			require.ErrorContains(t, unread, "NodeClaims cannot be listed")
+			require.Equal(t, pass == 0, time.Since(began) >= claimsWait)
+			nodes, claims, _, err := w.nodes(ctx)
+			require.NoError(t, err)
+			require.Len(t, nodes, 1)
+			require.Empty(t, claims)
+		}
+		k.claims.synced = true
+		unread, err := w.follow(ctx)
+		require.NoError(t, errors.Join(unread, err))
+		_, claims, _, err := w.nodes(ctx)
+		require.NoError(t, err)
+		require.Contains(t, claims, "n")
+	})
 }

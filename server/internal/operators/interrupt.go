@@ -95,12 +95,12 @@ func (c caller) interrupted(req *apiv1.InterruptRequest) (nstance.GroupKey, []ns
 }
 
 // oldestReady returns the members of a group that have been there longest, of those
-// that are ready. Fails with Conflict if a real loss should not be added to what the
+// that are ready and count in its size. Fails with Conflict if a real loss should not be added to what the
 // group lacks already.
 func (t *Term) oldestReady(g reconcile.GroupView, count int, force bool) ([]nstance.InstanceID, error) {
 	var ready []reconcile.InstanceView
 	for _, id := range t.Internals.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
-		if v, err := t.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand {
+		if v, err := t.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand && !v.Standby && !v.Preserved {
 			ready = append(ready, v)
 		}
 	}

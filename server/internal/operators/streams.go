@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
@@ -57,22 +59,35 @@ func (l *streams) end(reason func(nstance.Identity) error) {
 	}
 }
 
+// recheckWidth is how many certificates are checked at the same time.
+const recheckWidth = 16
+
 // RecheckStreams ends the streams and connections of operators that were revoked by a
-// server of another shard, or by hand.
+// server of another shard, or by hand. A record whose store does not answer delays no other.
 func (t *Term) RecheckStreams(ctx context.Context) {
+	var checks errgroup.Group
+	checks.SetLimit(recheckWidth)
 	for _, id := range t.Connected() {
-		_, err := t.Verify(ctx, id)
-		if code := nstance.CodeOf(err); code != nstance.Denied && code != nstance.NotFound {
-			continue // a record that cannot be read ends nothing
-		}
-		t.streams.end(func(o nstance.Identity) error {
-			if o == id {
-				return err
-			}
+		checks.Go(func() error {
+			t.recheck(ctx, id)
 			return nil
 		})
-		t.End(id, err)
 	}
+	_ = checks.Wait() // never fails
+}
+
+func (t *Term) recheck(ctx context.Context, id nstance.Identity) {
+	_, err := t.Verify(ctx, id)
+	if code := nstance.CodeOf(err); code != nstance.Denied && code != nstance.NotFound {
+		return // a record that cannot be read ends nothing
+	}
+	t.streams.end(func(o nstance.Identity) error {
+		if o == id {
+			return err
+		}
+		return nil
+	})
+	t.End(id, err)
 }
 
 // ServeStream serves a stream of the caller in ctx, until the certificate that it began

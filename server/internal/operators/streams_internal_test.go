@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,9 +34,14 @@ func TestRecheckedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := map[string]error{"revoked": nstance.Denied, "deleted": nstance.NotFound, "unread": nstance.Unavailable, "good": nil}
 		ended, causes, closed := map[string]error{}, map[string]error{}, make(chan string, len(answers))
+		var mu sync.Mutex // of what ended
 		tm := &Term{TermOptions: TermOptions{
 			Verify: func(_ context.Context, id nstance.Identity) (bool, error) { return false, answers[id.Subject] },
-			End:    func(id nstance.Identity, why error) { ended[id.Subject] = why },
+			End: func(id nstance.Identity, why error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ended[id.Subject] = why
+			},
 		}}
 		var all []nstance.Identity
 		for name := range answers {
@@ -55,5 +61,30 @@ func TestRecheckedStreams(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, closed, 2)
 		require.ElementsMatch(t, []string{"revoked", "deleted"}, []string{<-closed, <-closed})
+	})
+}
+
+// TestRechecksApart: an operator whose record is not read in time keeps no other that was revoked from
+// losing its connections.
+func TestRechecksApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended []string
+		tm := &Term{TermOptions: TermOptions{
+			Connected: func() []nstance.Identity { return []nstance.Identity{{Subject: "hangs"}, {Subject: "revoked"}} },
+			Verify: func(ctx context.Context, id nstance.Identity) (bool, error) {
+				if id.Subject == "hangs" {
+					<-ctx.Done()
+				}
+				if err := ctx.Err(); err != nil {
+					return false, err
+				}
+				return false, nstance.Denied
+			},
+			End: func(id nstance.Identity, _ error) { ended = append(ended, id.Subject) },
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tm.RecheckStreams(ctx)
+		require.Equal(t, []string{"revoked"}, ended)
 	})
 }
