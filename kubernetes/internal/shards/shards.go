@@ -37,7 +37,8 @@ const (
 	maxRetry      = 10 * time.Second
 	resync        = 10 * time.Minute // between two lists of everything
 	refreshWidth  = 8                // instances asked for one by one; if there are more, all are listed
-	throttleWait  = time.Second      // after the server refused a question for its rate
+	throttleWait  = time.Second      // after questions failed
+	questionLimit = 5 * time.Second  // of one about an instance
 	renewalSpread = time.Minute      // at least, before a certificate is renewed that the server wants renewed
 )
 

@@ -151,7 +151,8 @@ func (s *Shard) wakeRefresh() {
 }
 
 // refresh asks for instances that have changed: one by one, or for all of
-// them in one go when there are many.
+// them in one go when there are many. Those that could not be asked for are asked for again a
+// moment later: whether the server answers at all, the watches find out.
 func (s *Shard) refresh(ctx context.Context, api apiv1.OperatorServiceClient) error {
 	for {
 		select {
@@ -164,23 +165,23 @@ func (s *Shard) refresh(ctx context.Context, api apiv1.OperatorServiceClient) er
 		clear(s.stale)
 		s.mu.Unlock()
 		err := s.fetchAll(ctx, api, ids)
-		if err == nil {
-			continue
-		}
-		for _, id := range ids {
-			s.ask(id)
-		}
-		if !errors.Is(err, nstance.Throttled) {
+		switch {
+		case errors.Is(err, nstance.Conflict): // another server leads
 			return err
+		case err != nil:
+			sleep.For(ctx, throttleWait)
 		}
-		sleep.For(ctx, throttleWait)
 	}
 }
 
+// fetchAll asks for instances, and leaves those that fail to be asked for.
 func (s *Shard) fetchAll(ctx context.Context, api apiv1.OperatorServiceClient, ids []nstance.InstanceID) error {
 	if len(ids) > refreshWidth {
 		found, err := listInstances(ctx, api)
 		if err != nil {
+			for _, id := range ids {
+				s.ask(id)
+			}
 			return err
 		}
 		for _, id := range ids {
@@ -190,12 +191,21 @@ func (s *Shard) fetchAll(ctx context.Context, api apiv1.OperatorServiceClient, i
 		}
 		ids = slices.DeleteFunc(ids, func(id nstance.InstanceID) bool { return found[id] != nil })
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(refreshWidth)
-	for _, id := range ids {
-		g.Go(func() error { return s.fetch(ctx, api, id) })
+	errs := make([]error, len(ids))
+	var questions errgroup.Group
+	questions.SetLimit(refreshWidth)
+	for i, id := range ids {
+		questions.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, questionLimit)
+			defer cancel()
+			if errs[i] = s.fetch(ctx, api, id); errs[i] != nil {
+				s.ask(id)
+			}
+			return nil
+		})
 	}
-	return g.Wait()
+	_ = questions.Wait() // never fails
+	return errors.Join(errs...)
 }
 
 func (s *Shard) fetch(ctx context.Context, api apiv1.OperatorServiceClient, id nstance.InstanceID) error {

@@ -175,8 +175,8 @@ func (f *fakeAPI) ListInstances(_ context.Context, r *apiv1.ListInstancesRequest
 	return out, nil
 }
 
-// TestRefreshAsksAgain: what could not be asked for is asked for again, by the same connection
-// when the server only slows down, by the next one otherwise.
+// TestRefreshAsksAgain: what could not be asked for is asked for again, by the next connection
+// when another server leads.
 func TestRefreshAsksAgain(t *testing.T) {
 	for _, n := range []int{1, refreshWidth, refreshWidth + 1, 40} {
 		for name, fail := range map[string]error{
@@ -195,7 +195,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 					defer cancel()
 					ended := make(chan error, 1)
 					go func() { ended <- s.refresh(ctx, api) }()
-					if name != "slowed down" {
+					if name == "without leader" {
 						require.ErrorIs(t, <-ended, fail, "the connection ends")
 						go func() { ended <- s.refresh(ctx, api) }()
 					}
@@ -212,6 +212,54 @@ func TestRefreshAsksAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestQuestionThatHangs: one that is not answered, or fails in a way that nobody listed, keeps no other
+// instance's copy as it was.
+func TestQuestionThatHangs(t *testing.T) {
+	for name, answer := range map[string]func(context.Context) error{
+		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"fails": func(context.Context) error { return nstance.Errorf(nstance.Internal, "out of paper") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Options{})
+				api := &oddAPI{fakeAPI: &fakeAPI{instances: map[string]*apiv1.Instance{}}, odd: answer}
+				for _, id := range []string{"a", "b", "odd"} {
+					api.instances[id] = &apiv1.Instance{Id: id, Group: "web", State: "ready"}
+					s.ask(nstance.InstanceID(id))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- s.refresh(ctx, api) }()
+				<-time.After(time.Minute)
+				require.Len(t, s.Instances("web"), 2)
+				api.mu.Lock()
+				api.instances["b"] = &apiv1.Instance{Id: "b", Group: "web", State: "draining"}
+				api.mu.Unlock()
+				s.ask("b")
+				<-time.After(2 * questionLimit)
+				synctest.Wait()
+				b, _ := s.Instance("b")
+				require.Equal(t, "draining", b.GetState())
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled, "the connection stays")
+			})
+		})
+	}
+}
+
+// An oddAPI answers otherwise about one instance.
+type oddAPI struct {
+	*fakeAPI
+	odd func(context.Context) error
+}
+
+func (o *oddAPI) GetInstance(ctx context.Context, r *apiv1.GetInstanceRequest, opts ...grpc.CallOption) (*apiv1.GetInstanceResponse, error) {
+	if r.GetId() == "odd" {
+		return nil, o.odd(ctx)
+	}
+	return o.fakeAPI.GetInstance(ctx, r, opts...)
 }
 
 // TestRefreshOfEach: what an answer about one instance does to its copy.
