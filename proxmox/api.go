@@ -153,6 +153,9 @@ type current struct {
 func (a *api) current(ctx context.Context, node string, vmid int) (current, error) {
 	var out current
 	err := a.client.Get(ctx, vmPath(node, vmid)+"/status/current", &out)
+	if err == nil && out.Status == "" { // nor whether high availability manages the machine
+		return out, nstance.Errorf(nstance.Unavailable, "the answer does not show what VMID %d does", vmid)
+	}
 	return out, classify(err)
 }
 

@@ -82,7 +82,11 @@ func (p *Provider) listed(ctx context.Context, r resource, owner nstance.Owner, 
 		return nstance.Machine{}, false, nil
 	}
 	if !f.silent && f.unfinished() {
-		if whole, err := p.read(ctx, r); err == nil && whole != nil { // tags do not have all marks
+		whole, err := p.read(ctx, r) // tags do not have all marks
+		switch {
+		case err != nil:
+			f.silent = p.unread(ctx, r, silent, err)
+		case whole != nil:
 			p.resume(whole)
 		}
 	}
@@ -105,7 +109,7 @@ func (p *Provider) unread(ctx context.Context, r resource, silent map[string]boo
 	}
 	p.log.Warn("machine is listed, and cannot be read", "node", r.Node, "vmid", r.VMID, "code", nstance.CodeOf(err), "err", err)
 	e, answered := errors.AsType[*apiError](err)
-	if answered && e.status > http.StatusNotImplemented {
+	if answered && e.status > http.StatusNotImplemented || errors.Is(err, context.DeadlineExceeded) && !unsent(err) {
 		silent[r.Node] = true
 	}
 	return silent[r.Node]

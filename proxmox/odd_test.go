@@ -213,3 +213,21 @@ func TestNUMANodesOfMemory(t *testing.T) {
 	b.running(b.p, m.ID)
 	require.Empty(t, b.cloud.Config(vmidOf(t, m))["numa0"])
 }
+
+// TestStatusNotShown: what does not show its status does not show either that high availability
+// leaves the machine alone.
+func TestStatusNotShown(t *testing.T) {
+	for name, body := range map[string]string{"null": "null", "empty": "{}"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			m := b.create(b.spec())
+			b.running(b.p, m.ID)
+			b.eventually(b.finished, "half made")
+			b.cloud.Faults().All("GET /nodes/{node}/qemu/{vmid}/status/current", says(body))
+			b.refused(nstance.Unavailable, b.p.Delete(t.Context(), m))
+			b.refused(nstance.Unavailable, b.p.Park(t.Context(), m, nstance.ParkStopped))
+			b.cloud.Faults().Clear()
+			b.gone(b.p, m)
+		})
+	}
+}

@@ -281,3 +281,31 @@ func TestUnreachableForWrites(t *testing.T) {
 		})
 	}
 }
+
+// TestListWithHangingNode: a node that keeps its calls waiting is waited for once, and not for each
+// machine.
+func TestListWithHangingNode(t *testing.T) {
+	s := &silence{method: "GET", part: "/nodes/pve1/qemu/"}
+	inSilence(t, s, func(b *bench) {
+		var all []nstance.Machine
+		for range 5 {
+			all = append(all, b.create(b.spec()))
+		}
+		b.eventually(func() bool { return b.allFinished(5) }, "half made")
+		for _, m := range all {
+			require.NoError(b, b.cloud.Fail(m.ProviderID))
+		}
+		s.on.Store(true)
+		began, seen := time.Now(), 0
+		for m, err := range b.p.List(b.Context(), b.owner) {
+			require.NoError(b, err)
+			if m.Zone == "pve1" {
+				require.Equal(b, nstance.StatusUnknown, m.Status)
+			}
+			seen++
+		}
+		require.Equal(b, 5, seen)
+		require.LessOrEqual(b, time.Since(began), 40*time.Second)
+		s.on.Store(false)
+	})
+}

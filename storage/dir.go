@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -11,9 +12,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/regular"
 )
 
 // Dir is a Store in a directory of this machine, for one or many processes.
@@ -248,11 +251,14 @@ func absent(err error) bool {
 }
 
 func (d *Dir) readObject(path string) ([]byte, Version, error) {
-	f, err := d.tree.OpenFile(path, os.O_RDONLY, 0)
+	f, err := d.tree.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // which opens a pipe without a writer too
 	if err != nil {
 		return nil, "", err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() && !info.IsDir() {
+		return nil, "", cmp.Or(err, regular.Err)
+	}
 	raw, err := io.ReadAll(io.LimitReader(f, MaxObjectSize+int64(headerLen)+1))
 	if err != nil {
 		return nil, "", err

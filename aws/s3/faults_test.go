@@ -1,8 +1,11 @@
 package s3_test
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,4 +225,56 @@ func TestRecordsSurviveStaleList(t *testing.T) {
 	_, err = mine.Update(t.Context(), recs[1].ID, count)
 	require.ErrorIs(t, err, nstance.NotFound, "whom the list deceived learns it from the next write")
 	require.Len(t, s.stands(t), 2, "and does not bring it back")
+}
+
+// TestListingsThatDoNotEnd: a page that says that there are more and does not say where, or that they
+// are on the same page again, or that has keys of other folders, is no part of a listing.
+func TestListingsThatDoNotEnd(t *testing.T) {
+	const key = `<Contents><Key>p/a</Key><LastModified>2026-11-20T10:00:00.000Z</LastModified><ETag>"1"</ETag><Size>1</Size></Contents>`
+	for name, page := range map[string]string{
+		"no next page":         key + `<IsTruncated>true</IsTruncated>`,
+		"no next page, empty":  `<IsTruncated>true</IsTruncated>`,
+		"the same page":        key + `<IsTruncated>true</IsTruncated><NextContinuationToken>7</NextContinuationToken>`,
+		"the same empty page":  `<IsTruncated>true</IsTruncated><NextContinuationToken>7</NextContinuationToken>`,
+		"the same folders":     `<CommonPrefixes><Prefix>p/x/</Prefix></CommonPrefixes><IsTruncated>true</IsTruncated><NextContinuationToken>7</NextContinuationToken>`,
+		"another store's keys": `<Contents><Key>other/a</Key><LastModified>2026-11-20T10:00:00.000Z</LastModified><ETag>"1"</ETag><Size>1</Size></Contents><CommonPrefixes><Prefix>other/x/</Prefix></CommonPrefixes>`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1) > 20 {
+					w.WriteHeader(http.StatusForbidden)
+					return
+				}
+				fmt.Fprint(w, `<ListBucketResult><Name>`+bucket+`</Name><Prefix>p/</Prefix>`+page+`</ListBucketResult>`)
+			}))
+			t.Cleanup(srv.Close)
+			s := open(t, srv.URL, "&prefix=p")
+			var err error
+			for _, err = range s.List(t.Context(), "", "") {
+			}
+			require.Error(t, err)
+			require.NotErrorIs(t, err, nstance.Denied, "it is asked for ever")
+			err = nil
+			for _, err = range storage.Folders(t.Context(), s, "") {
+			}
+			require.Error(t, err)
+			require.NotErrorIs(t, err, nstance.Denied, "it is asked for ever")
+		})
+	}
+}
+
+// TestVersionNotShown: what does not show a version is neither the one that is to be deleted nor another.
+func TestVersionNotShown(t *testing.T) {
+	var deleted atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		deleted.Store(deleted.Load() || r.Method == http.MethodDelete)
+	}))
+	t.Cleanup(srv.Close)
+	s := open(t, srv.URL, "")
+	for _, v := range []storage.Version{"7", ""} { // a listing without versions has empty ones
+		require.ErrorIs(t, s.DeleteIfMatch(t.Context(), "a", v), nstance.Unavailable)
+	}
+	require.False(t, deleted.Load())
 }

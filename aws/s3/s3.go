@@ -14,6 +14,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -163,16 +164,30 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 }
 
 // onlyListings refuses an answer to a listing that is none: the client takes an empty one, and
-// every other document, for the list of nothing.
+// every other document, for the list of nothing, and one that names no next page for the end.
 func onlyListings(stack *middleware.Stack) error {
-	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("nstance.OnlyListings",
-		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
-			out, data, err := next.HandleDeserialize(ctx, in)
-			if l, ok := out.Result.(*s3.ListObjectsV2Output); ok && err == nil && len(l.Contents)+len(l.CommonPrefixes) == 0 && l.Name == nil && l.IsTruncated == nil && l.KeyCount == nil {
-				err = bucket.ErrNoListing
+	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("nstance.OnlyListings",
+		func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
+			out, data, err := next.HandleInitialize(ctx, in)
+			asked, listing := in.Parameters.(*s3.ListObjectsV2Input)
+			if l, ok := out.Result.(*s3.ListObjectsV2Output); listing && ok && err == nil {
+				err = checkListing(asked, l)
 			}
 			return out, data, err
-		}), middleware.Before)
+		}), middleware.After)
+}
+
+func checkListing(asked *s3.ListObjectsV2Input, l *s3.ListObjectsV2Output) error {
+	next := aws.ToString(l.NextContinuationToken)
+	switch {
+	case len(l.Contents)+len(l.CommonPrefixes) == 0 && l.Name == nil && l.IsTruncated == nil && l.KeyCount == nil:
+		return bucket.ErrNoListing
+	case next == "" && aws.ToBool(l.IsTruncated):
+		return fmt.Errorf("%w: it is not whole, and does not say how it goes on", bucket.ErrNoListing)
+	case next != "" && next == aws.ToString(asked.ContinuationToken):
+		return fmt.Errorf("%w: it goes on with itself", bucket.ErrNoListing)
+	}
+	return nil
 }
 
 // poolLike returns a pool that connects as a client does; nil if that has a way

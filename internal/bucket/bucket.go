@@ -281,10 +281,12 @@ func (s *Store) remove(c *call, v storage.Version) error {
 // look fails with NotFound or Conflict unless the key has version v.
 func (s *Store) look(c *call, v storage.Version) error {
 	have, err := s.driver.Head(c.ctx, s.prefix+c.key)
-	if err != nil {
+	switch {
+	case err != nil:
 		return s.failed(c, err)
-	}
-	if have != v {
+	case have == "":
+		return nstance.Errorf(nstance.Unavailable, "%s %s: the answer has no version", c.op, c.key)
+	case have != v:
 		return nstance.Errorf(nstance.Conflict, "%s %s: it has changed", c.op, c.key)
 	}
 	return nil

@@ -28,11 +28,12 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[storag
 			}
 			token = next
 			for _, e := range page {
-				if err := misfit(ctx, prefix, last, e.Key); err != nil {
+				if err := misfit(ctx, s.prefix+prefix, last, e.Key); err != nil {
 					yield(storage.Entry{}, err)
 					return
 				}
-				if last = e.Key; e.Key > after && !yield(e, nil) {
+				last = e.Key
+				if e.Key = strings.TrimPrefix(e.Key, s.prefix); e.Key > after && !yield(e, nil) {
 					return
 				}
 			}
@@ -43,6 +44,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[storag
 // Folders implements storage.Foldered.
 func (s *Store) Folders(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
+		last := ""
 		for token := blob.FirstPageToken; len(token) > 0; {
 			objects, next, err := s.objects(ctx, prefix, "", "/", token)
 			if err != nil {
@@ -51,8 +53,15 @@ func (s *Store) Folders(ctx context.Context, prefix string) iter.Seq2[string, er
 			}
 			token = next
 			for _, o := range objects {
-				name := strings.TrimSuffix(strings.TrimPrefix(o.Key, s.prefix+prefix), "/")
-				if o.IsDir && !yield(name, nil) {
+				if !o.IsDir {
+					continue
+				}
+				if err := misfit(ctx, s.prefix+prefix, last, o.Key); err != nil {
+					yield("", err)
+					return
+				}
+				last = o.Key
+				if !yield(strings.TrimSuffix(strings.TrimPrefix(o.Key, s.prefix+prefix), "/"), nil) {
 					return
 				}
 			}
@@ -100,8 +109,8 @@ func (s *Store) answered(ctx context.Context, token []byte, o *blob.ListOptions)
 	return s.bucket.ListPage(ctx, token, pageSize, o)
 }
 
-// page returns the entries of one page, in order, some of which may not be
-// after after.
+// page returns the entries of one page, in order and with the store's prefix, some of
+// which may not be after after.
 func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([]storage.Entry, []byte, error) {
 	objects, next, err := s.objects(ctx, prefix, after, "", token)
 	if err != nil {
@@ -110,13 +119,12 @@ func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([
 	entries := make([]storage.Entry, len(objects))
 	for i, o := range objects {
 		entries[i] = s.driver.Entry(o)
-		entries[i].Key = strings.TrimPrefix(entries[i].Key, s.prefix)
 	}
 	slices.SortFunc(entries, func(a, b storage.Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return entries, next, nil
 }
 
-// misfit checks what a reader of the listing relies on.
+// misfit checks what a reader of the listing relies on, with the store's prefix.
 func misfit(ctx context.Context, prefix, last, key string) error {
 	switch err := ctx.Err(); {
 	case err != nil:
