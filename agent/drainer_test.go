@@ -189,6 +189,27 @@ func TestDrainerCommands(t *testing.T) {
 			require.EqualValues(t, 5, b.sentResults()[0].GetGeneration())
 		})
 	})
+	t.Run("a command without a generation starts nothing: no result could be sent", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(0, time.Hour))
+			synctest.Wait()
+			require.Zero(t, b.hookRuns())
+			require.False(t, b.busy())
+		})
+	})
+	t.Run("a command without a deadline leaves the one that there is", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Hour))
+			synctest.Wait()
+			b.command(nstance.Drain{Generation: 3})
+			<-time.After(59 * time.Minute)
+			synctest.Wait()
+			require.Zero(t, b.hookStops())
+			<-time.After(time.Minute)
+			synctest.Wait()
+			require.Equal(t, 1, b.hookStops())
+		})
+	})
 	t.Run("without a hook the result is a failure", func(t *testing.T) {
 		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.hook = nil
@@ -221,6 +242,7 @@ func TestDrainerFallback(t *testing.T) {
 			require.Len(t, b.loneResults(), 1)
 			require.Equal(t, "event", b.loneResults()[0].GetEventId())
 			require.Equal(t, "drained", b.loneResults()[0].GetOutcome())
+			require.Equal(t, "done", b.loneResults()[0].GetMessage())
 			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
 			require.Equal(t, 1, b.hookRuns())

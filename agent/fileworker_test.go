@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -80,14 +81,15 @@ func TestFiles(t *testing.T) {
 			v.sendChunk(digest, "content")
 			v.sendCommit("h1")
 			require.Contains(t, v.awaitMessage(t, isApplied).GetFilesApplied().GetError(), "announced as")
+			advance(time.Second)
+			for len(v.received) > 0 {
+				require.False(t, isApplied(<-v.received))
+			}
 			r := v.awaitMessage(t, isReport).GetReport()
 			if r.GetFilesError() == "" { // the report was collected before
 				r = v.awaitMessage(t, isReport).GetReport()
 			}
 			require.NotEmpty(t, r.GetFilesError())
-			for len(v.received) > 0 {
-				require.False(t, isApplied(<-v.received))
-			}
 			require.NoFileExists(t, filepath.Join(dir, "recv", "a"))
 			v.sendBegin("h2", "../a", "x")
 			require.Contains(t, v.awaitMessage(t, isApplied).GetFilesApplied().GetError(), "path")

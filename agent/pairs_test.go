@@ -232,3 +232,42 @@ func TestServerAddressFromNonce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, nstance.ShardID("zone-a"), id.Shard)
 }
+
+// TestDamagedNextKey: a key that a crash or a full disk damaged before it was certified is made
+// anew, so that the machine can still get a certificate.
+func TestDamagedNextKey(t *testing.T) {
+	t.Parallel()
+	m := newCertificateIssuer(t)
+	_, err := m.v.nextKey()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(m.v.path("v1", fileKey), []byte("half a k"), 0o600))
+	require.NoError(t, m.v.install(m.credential()))
+	require.NotEmpty(t, m.currentSerial())
+}
+
+// TestOwnerOfAPairNotInUse: an image may be made between the last file of a pair and the link to it.
+func TestOwnerOfAPairNotInUse(t *testing.T) {
+	t.Parallel()
+	const another = nstance.InstanceID("acc06bgm7733st2576nx5jht4eckm")
+	m := newCertificateIssuer(t)
+	require.NoError(t, m.v.install(m.issue(string(thisMachine), nstance.RoleAgent)))
+	require.NoError(t, os.Remove(m.v.path(linkCurrent)))
+	owner, err := m.v.owner(another)
+	require.NoError(t, err)
+	require.Equal(t, thisMachine, owner)
+}
+
+// TestSetAsideAgain: what was set aside of the same instance before is replaced.
+func TestSetAsideAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "v1"), filepath.Join(dir, "aside")
+	for _, content := range []string{"first", "second"} {
+		require.NoError(t, os.MkdirAll(from, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(from, fileKey), []byte(content), 0o600))
+		require.NoError(t, moveInto(to, from))
+		kept, err := os.ReadFile(filepath.Join(to, "v1", fileKey))
+		require.NoError(t, err)
+		require.Equal(t, content, string(kept))
+	}
+}

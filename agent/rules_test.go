@@ -1,6 +1,7 @@
 package agent // tests rules that need no session
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -163,5 +164,64 @@ func TestMetadataProblem(t *testing.T) {
 		require.Empty(t, p.text())
 		<-time.After(metadataGrace)
 		require.Equal(t, "403", p.text(), "as the detector says")
+	})
+}
+
+// TestHashOfFiles: what reports could not carry is no hash of files, and is not written.
+func TestHashOfFiles(t *testing.T) {
+	t.Parallel()
+	v := identityDir{dir: t.TempDir(), mode: 0o600}
+	require.NoError(t, v.record("h1"))
+	for name, hash := range map[string]string{"empty": "", "long": strings.Repeat("h", 257), "two words": "h 2", "two lines": "h\n2"} {
+		require.ErrorIs(t, v.record(hash), nstance.Invalid, name)
+		require.Equal(t, "h1", v.configHash(), name)
+	}
+}
+
+// A failingNamer fails with err until ctx ends, and counts.
+type failingNamer struct {
+	nstance.SpotDetector
+	err   error
+	calls int
+}
+
+func (n *failingNamer) Machine(context.Context) (string, error) { n.calls++; return "", n.err }
+
+// TestSessionsDoNotWaitForAMetadataServiceThatFails: a first session goes without the name once it
+// could not be read. An imitation of a service is not asked again.
+func TestSessionsDoNotWaitForAMetadataServiceThatFails(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code  nstance.Code
+		again bool
+	}{{nstance.Unavailable, true}, {nstance.NotFound, false}, {nstance.Internal, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			n, d, ended := newMachineName(), &failingNamer{err: nstance.Errorf(c.code, "no name")}, make(chan struct{})
+			began := time.Now()
+			go func() { defer close(ended); n.learn(ctx, d) }()
+			require.Empty(t, n.wait(ctx))
+			require.Zero(t, time.Since(began), c.code)
+			<-ended
+			require.Equal(t, c.again, d.calls > 1, c.code)
+		})
+	}
+}
+
+// TestLateUserData: user data that comes hours late is noticed within seconds. No server was asked
+// meanwhile, so that none needs sparing.
+func TestLateUserData(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{o: (&Options{}).withDefaults()}
+		r := &route{addrs: []string{"server:8992"}}
+		for range 100 {
+			a.obtain(t.Context(), r, "registered", func(string) error {
+				return &noUserData{nstance.Errorf(nstance.Invalid, "half a nonce")}
+			})
+			require.LessOrEqual(t, outageBackoff(r.failures), maxBackoff)
+			require.False(t, r.refused)
+		}
 	})
 }

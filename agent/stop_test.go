@@ -103,6 +103,32 @@ func TestStopLeavesTheHookItsTime(t *testing.T) {
 			require.Len(t, runs, 1)
 		})
 	})
+	t.Run("one that was acknowledged by servers that are away runs", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			h, _, _, stopped, stop := begin(t, s, m)
+			advance(time.Second)
+			s.stop()
+			advance(time.Second)
+			stop()
+			advance(3 * time.Second) // less than it waits for a server otherwise
+			runs, _, _ := h.log()
+			require.Len(t, runs, 1)
+			h.finish <- nstance.OutcomeDrained
+			<-stopped
+		})
+	})
+	t.Run("one that has ended is not waited for", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			h, v, deadline, stopped, stop := begin(t, s, m)
+			v.drain(1, deadline)
+			h.finish <- nstance.OutcomeDrained
+			v.awaitMessage(t, isResult)
+			began := time.Now()
+			stop()
+			<-stopped
+			require.Less(t, time.Since(began), 2*time.Second)
+		})
+	})
 	t.Run("without a drain it stops at once", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			m.hook()
@@ -165,6 +191,24 @@ func TestDrainWithoutServers(t *testing.T) {
 			})
 		})
 	}
+	t.Run("acknowledged long before every server went away", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			h := m.hook()
+			cloud := imds.New(&imds.Options{Spot: true})
+			m.setCloud(cloud)
+			_, stop := m.start()
+			v := s.awaitSession()
+			cloud.Reclaim("terminate", time.Now().Add(10*time.Minute))
+			v.awaitMessage(t, isNotice)
+			advance(time.Minute)
+			s.stop()
+			advance(30 * time.Second)
+			runs, _, _ := h.log()
+			require.Len(t, runs, 1)
+			h.finish <- nstance.OutcomeDrained
+			stop()
+		})
+	})
 	t.Run("a server that is away for a moment keeps its drain", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
