@@ -57,3 +57,18 @@ func seqs(events []nstance.Event) (all []uint64) {
 	}
 	return all
 }
+
+// TestMostOfAFilter: a filter asks for so many events and names so many instances.
+func TestMostOfAFilter(t *testing.T) {
+	for limit, most := range map[int]int{-1: 100, 0: 100, 1: 1, journal.MaxLimit: journal.MaxLimit, journal.MaxLimit + 1: journal.MaxLimit} {
+		f := journal.Filter{Limit: limit}
+		require.Equal(t, most, f.Max(), "limit %d", limit)
+	}
+	ids := make([]nstance.InstanceID, journal.MaxLimit+1)
+	for i := range ids {
+		ids[i] = nstance.InstanceID(strconv.Itoa(i))
+	}
+	f := journal.Filter{Any: ids}
+	require.True(t, f.Matches(&nstance.Event{Seq: 1, Instance: ids[journal.MaxLimit-1]}))
+	require.False(t, f.Matches(&nstance.Event{Seq: 1, Instance: ids[journal.MaxLimit]}))
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -352,6 +353,38 @@ func TestTurnIsReleasedWhenASubscriberLeaves(t *testing.T) {
 		}
 		require.Zero(t, l.taken, "it left at item %d", items)
 	}
+}
+
+// TestTurnIsFreeWhileASubscriberWaits: the turn is held while there is something to tell, and at no
+// other time.
+func TestTurnIsFreeWhileASubscriberWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, told := newTable(10), 0
+		var l turns
+		view := o.view()
+		view.Turn = &l
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for item, err := range o.feed.Subscribe(ctx, 0, view) {
+				assert.NoError(t, err)
+				assert.Equal(t, 1, l.taken)
+				if item.Kind == feed.Event {
+					told++
+				}
+			}
+		}()
+		for n := range 3 {
+			synctest.Wait()
+			require.Zero(t, l.taken)
+			require.Equal(t, n, told)
+			o.set("a", n+1)
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.Zero(t, l.taken)
+		require.Equal(t, 3, told)
+	})
 }
 
 func BenchmarkPublish(b *testing.B) {

@@ -141,7 +141,7 @@ func (c *counter) life(l *Life) {
 	warned, reclaim := false, []Interruption{}
 	for _, i := range l.Interruptions() {
 		rehearsed, takes := notice.Rehearsed(i.Notice), i.Notice.Kind == nstance.Reclaim && !i.Withdrawn
-		warned = warned || takes || rehearsed && !i.Withdrawn
+		warned = warned || takes // a rehearsal too: then the cloud took nothing
 		if rehearsed || !c.within(i.At()) {
 			continue
 		}
