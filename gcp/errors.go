@@ -159,7 +159,7 @@ func codeOf(e *googleapi.Error, said []statement, own string, change bool) nstan
 	case e.Code >= http.StatusBadRequest: // it refuses for good: nothing was made
 		return nstance.Invalid
 	}
-	return nstance.Internal
+	return afterSending(change) // it leads elsewhere
 }
 
 // afterSending is the code of a call whose effect is not known.

@@ -153,7 +153,7 @@ func (o *Options) client(ctx context.Context, host string) (*http.Client, error)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "no credentials: %w", err)
 	}
-	return client, nil
+	return adc.Stay(client), nil
 }
 
 // credentialsType reads which kind of credentials a file holds. Only kinds that

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -309,4 +310,23 @@ func TestTokenNotAnswered(t *testing.T) {
 		_, err = p.Get(t.Context(), spec(t).ID)
 		require.Equal(t, want, nstance.CodeOf(err), "%v", err)
 	}
+}
+
+// TestRedirected: an answer that leads elsewhere is none, and nobody there sees the credentials.
+func TestRedirected(t *testing.T) {
+	var asked atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(elsewhere.Close)
+	gateway := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(gateway.Close)
+	cloud, url := serve(t, &gcetest.Options{Account: "server@test-project.iam.gserviceaccount.com"})
+	file := filepath.Join(t.TempDir(), "key.json")
+	writeFile(t, file, cloud.KeyFile(url))
+	p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, Endpoint: gateway.URL, CredentialsFile: file})
+	require.NoError(t, err)
+	_, err = p.Create(t.Context(), spec(t))
+	require.ErrorIs(t, err, nstance.Ambiguous)
+	_, err = p.Get(t.Context(), spec(t).ID)
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.Zero(t, asked.Load())
 }

@@ -137,7 +137,7 @@ func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*
 		if err != nil {
 			return nil, unusable(err)
 		}
-		return newClient(ctx, append(opts, option.WithHTTPClient(&transport.Client)))
+		return newClient(ctx, append(opts, option.WithHTTPClient(adc.Stay(&transport.Client))))
 	}, nil
 }
 

@@ -53,7 +53,7 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}
-	client, err := secretmanager.NewRESTClient(ctx, option.WithHTTPClient(&transport.Client))
+	client, err := secretmanager.NewRESTClient(ctx, option.WithHTTPClient(adc.Stay(&transport.Client)))
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}

@@ -43,6 +43,13 @@ func available(ctx context.Context, url string, getenv func(string) string) erro
 	return nil
 }
 
+// Stay has a client follow no redirection: one with credentials would show them to whoever is
+// named there. Google's services do not redirect.
+func Stay(client *http.Client) *http.Client {
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return client
+}
+
 // ask fails unless Google's metadata service answers.
 func ask(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -52,10 +59,9 @@ func ask(ctx context.Context, url string) error {
 		return err
 	}
 	req.Header.Set("Metadata-Flavor", "Google")
-	direct := &http.Client{
-		Transport:     &http.Transport{DialContext: (&net.Dialer{}).DialContext, DisableKeepAlives: true}, // no proxy
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	direct := Stay(&http.Client{
+		Transport: &http.Transport{DialContext: (&net.Dialer{}).DialContext, DisableKeepAlives: true}, // no proxy
+	})
 	resp, err := direct.Do(req)
 	if err != nil {
 		return err
