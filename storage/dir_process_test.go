@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -154,7 +155,8 @@ func TestReadOnlyDir(t *testing.T) {
 	bin := filepath.Join(base, "child")
 	raw, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(bin, raw, 0o755))
+	program.Write(t, bin, raw)
+	require.NoError(t, os.Chmod(bin, 0o755)) //nolint:gosec // for another user
 
 	open := func(t *testing.T, root string) string {
 		cmd := child(t, bin, "open", root)

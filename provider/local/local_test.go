@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/providertest"
 )
@@ -262,7 +263,7 @@ func TestNew(t *testing.T) {
 	t.Run("finds a program given by a relative path, though machines run elsewhere", func(t *testing.T) {
 		dir := t.TempDir()
 		t.Chdir(dir)
-		require.NoError(t, os.WriteFile("machine", []byte("#!/bin/sh\ncat <&3\n"), 0o700))
+		program.Write(t, "machine", []byte("#!/bin/sh\ncat <&3\n"))
 		c := open(t, local.Options{Command: []string{"./machine"}})
 		becomes(t, c, create(t, c, newSpec()).ID, nstance.StatusRunning)
 	})
@@ -308,13 +309,13 @@ func TestStatus(t *testing.T) {
 		require.ErrorIs(t, c.Kill(newSpec().ID), nstance.NotFound)
 	})
 	t.Run("a missing program is not retried", func(t *testing.T) {
-		program := filepath.Join(t.TempDir(), "machine")
-		require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700))
-		c := open(t, local.Options{Command: []string{program}})
-		require.NoError(t, os.Remove(program))
+		missing := filepath.Join(t.TempDir(), "machine")
+		program.Write(t, missing, []byte("#!/bin/sh\n"))
+		c := open(t, local.Options{Command: []string{missing}})
+		require.NoError(t, os.Remove(missing))
 		_, err := c.Create(t.Context(), newSpec())
 		require.ErrorIs(t, err, nstance.Invalid)
-		require.ErrorContains(t, err, program)
+		require.ErrorContains(t, err, missing)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
 )
@@ -273,12 +274,12 @@ func TestParkingRefused(t *testing.T) {
 		becomes(t, c, m.ID, nstance.StatusStopped)
 	})
 	t.Run("a wake without a program ends in a failed machine", func(t *testing.T) {
-		program := filepath.Join(t.TempDir(), "machine")
-		require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\ncat <&3\n"), 0o700))
-		c := open(t, local.Options{Command: []string{program}})
+		script := filepath.Join(t.TempDir(), "machine")
+		program.Write(t, script, []byte("#!/bin/sh\ncat <&3\n"))
+		c := open(t, local.Options{Command: []string{script}})
 		m := create(t, c, newParkable(nstance.ParkStopped))
 		park(t, c, m, nstance.ParkStopped)
-		require.NoError(t, os.Remove(program))
+		require.NoError(t, os.Remove(script))
 		require.NoError(t, c.Wake(t.Context(), m))
 		becomes(t, c, m.ID, nstance.StatusFailed)
 	})

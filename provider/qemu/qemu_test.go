@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/providertest"
 	"github.com/nstance-go/nstance/provider/qemu"
@@ -204,7 +205,7 @@ func TestImages(t *testing.T) {
 		if want == "" {
 			end = "echo it is broken; exit 1"
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\necho \"$@\" >"+tools+"/asked\n"+end+"\n"), 0o700))
+		program.Write(t, filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\necho \"$@\" >"+tools+"/asked\n"+end+"\n"))
 		image := filepath.Join(tools, "image")
 		require.NoError(t, os.WriteFile(image, []byte(content), 0o600))
 		c := cloud(t, func(o *qemu.Options) { o.Images = map[string]string{"debian": image} })

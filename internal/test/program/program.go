@@ -1,0 +1,20 @@
+// Package program writes programs that tests then start.
+package program
+
+import (
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Write writes a program. No process is forked meanwhile: a child would have the file open for
+// writing until it is another program itself, and Linux does not start one that somebody may
+// write (ETXTBSY).
+func Write(t testing.TB, path string, text []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	require.NoError(t, os.WriteFile(path, text, 0o700)) //nolint:gosec // a program
+}
