@@ -127,7 +127,7 @@ func TestInstanceWithoutID(t *testing.T) {
 	w := newWorld(t, nil)
 	m := w.create(w.spec())
 	w.faults.All("DescribeInstances", testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) {
-		_, _ = rw.Write([]byte(`<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceState><name>running</name></instanceState></item></instancesSet></item></reservationSet></DescribeInstancesResponse>`))
+		_, _ = rw.Write([]byte(`<DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><reservationSet><item><instancesSet><item><instanceState><name>running</name></instanceState></item></instancesSet></item></reservationSet></DescribeInstancesResponse>`))
 	}})
 	w.refused(nstance.Unavailable, w.Delete(t.Context(), m))
 	w.refused(nstance.Unavailable, w.Park(t.Context(), m, nstance.ParkStopped))
