@@ -159,7 +159,7 @@ func (w *queueWatch) nextDeliveries(ctx context.Context) ([]delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(out.Messages) == 0 { // whoever answers that without waiting is not asked more often than one that fails
+	if len(out.Messages) == 0 { // an answer without the wait is followed by the pause of a failed one
 		sleep.For(ctx, firstRetry-time.Since(asked))
 		return nil, nil
 	}

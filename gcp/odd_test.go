@@ -312,7 +312,7 @@ func TestTokenNotAnswered(t *testing.T) {
 	}
 }
 
-// TestRedirected: an answer that leads elsewhere is none, and nobody there sees the credentials.
+// TestRedirected: a redirection counts as no answer, and is not followed with the credentials.
 func TestRedirected(t *testing.T) {
 	var asked atomic.Int32
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))

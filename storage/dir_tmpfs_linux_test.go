@@ -24,7 +24,7 @@ func TestDirOnTmpfs(t *testing.T) {
 	})
 }
 
-// TestDirWithPipe: a pipe that somebody has put in the place of an object is not waited for.
+// TestDirWithPipe: a named pipe in the place of an object is not waited for.
 func TestDirWithPipe(t *testing.T) {
 	root := t.TempDir()
 	s := openDir(t, root)

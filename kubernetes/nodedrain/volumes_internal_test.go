@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// TestVolumesOfSomePods: volumes are waited for when one of the pods had some, whichever.
+// TestVolumesOfSomePods: volumes are waited for when any of the pods had some.
 func TestVolumesOfSomePods(t *testing.T) {
 	virtual(t, nil, func(r *virtualRig) {
 		r.node("n")

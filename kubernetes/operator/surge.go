@@ -56,8 +56,9 @@ func timeToSurge(d nstance.Drain, now time.Time) bool {
 type surges struct {
 	tell func() // of the first pod of a Deployment; must not block
 
-	mu     sync.Mutex
-	wanted map[client.ObjectKey]wantedSurge
+	mu      sync.Mutex
+	wanted  map[client.ObjectKey]wantedSurge
+	trouble string // of the last pass; empty: none
 }
 
 // A wantedSurge is of one Deployment.
@@ -110,6 +111,19 @@ func (s *surges) evict(key client.ObjectKey) {
 	}
 }
 
+// isNews reports whether a pass failed, and with other words than the one before.
+func (s *surges) isNews(err error) bool {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := text != s.trouble
+	s.trouble = text
+	return changed && text != ""
+}
+
 // A surgeController raises Deployments whose pods say that they are to be handed off, while
 // drains wait for that. A SpotProtection that hands a workload off does so alone.
 type surgeController struct {
@@ -143,10 +157,13 @@ func (c *surgeController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	wanted := nodes.surges.current(s.now)
 	all, err := c.deployments(ctx, s, wanted)
+	if err != nil && len(wanted) == 0 {
+		return ctrl.Result{}, err // no drain waits
+	}
 	if err == nil {
 		err = c.steps(ctx, s, nodes, all, wanted)
 	}
-	if err != nil {
+	if nodes.surges.isNews(err) {
 		fl.fleets.log.Warn("Deployments not handed off yet", "cluster", req.String(), "err", err)
 	}
 	if err == nil && len(wanted) == 0 && len(all) == 0 {

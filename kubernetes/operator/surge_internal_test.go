@@ -1,9 +1,11 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,4 +161,42 @@ func TestSurgesApart(t *testing.T) {
 		require.Equal(t, "web", cluster.deployment.Name)
 		require.EqualValues(t, 2, *cluster.deployment.Spec.Replicas, "its surge is taken back")
 	})
+}
+
+// TestSurgesCannotBeListed: while a drain waits there is another pass soon, and else one after a
+// backoff. The log says why once.
+func TestSurgesCannotBeListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		cluster, _ := surged()
+		drainer, err := nodedrain.New(memkube.New().Config(), drain.New(nil), nil)
+		require.NoError(t, err)
+		nodes := &nodeDrainer{
+			Drainer: drainer, access: &nodeAccess{}, pods: &podWatch{cluster: "c"}, surges: newSurges(func() {}), workloads: &workloadCluster{objects: unlistable{cluster}},
+		}
+		fl := &fleet{key: client.ObjectKey{Namespace: "ns", Name: "infra"}, nodes: nodes}
+		f := newFleets(nil, slog.New(slog.NewTextHandler(&log, nil)))
+		f.byCluster[fl.key], fl.fleets = fl, f
+		pass := func() (ctrl.Result, error) {
+			return (&surgeController{Client: cluster, fleets: f}).Reconcile(t.Context(), ctrl.Request{NamespacedName: fl.key})
+		}
+		_, err = pass()
+		require.ErrorContains(t, err, "forbidden")
+		pod := &cluster.pods[0]
+		pod.Annotations[infrav1.AnnotationHandOff] = "true"
+		require.True(t, nodes.surges.waits(nstance.Drain{StartedAt: time.Now(), Deadline: time.Now().Add(time.Hour)}, pod, time.Now()))
+		for range 3 {
+			result, err := pass()
+			require.NoError(t, err)
+			require.Equal(t, surgePass, result.RequeueAfter)
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "forbidden"))
+	})
+}
+
+// An unlistable cluster lists nothing.
+type unlistable struct{ client.Client }
+
+func (unlistable) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("forbidden")
 }

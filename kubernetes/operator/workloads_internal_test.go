@@ -95,7 +95,7 @@ type informerOf struct {
 func (i *informerOf) HasSynced() bool { return i.synced }
 
 func (*informerOf) AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	return nil, nil //nolint:nilnil // nobody asks
+	return nil, nil //nolint:nilnil // it is not used
 }
 
 func (karpenterCache) WaitForCacheSync(context.Context) bool { return true }
@@ -129,8 +129,8 @@ func (k karpenterCache) List(ctx context.Context, list client.ObjectList, _ ...c
 	return nil
 }
 
-// TestNodesWithoutClaims: nodes are known while NodeClaims cannot be listed, which is said, and nobody
-// waits for that again. Once they can be, they are known too.
+// TestNodesWithoutClaims: while NodeClaims cannot be listed, the nodes are known, and the first pass
+// alone waits for them. Once they can be listed they are known too.
 func TestNodesWithoutClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := karpenterCache{claims: &informerOf{}}

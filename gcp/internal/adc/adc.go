@@ -43,8 +43,8 @@ func available(ctx context.Context, url string, getenv func(string) string) erro
 	return nil
 }
 
-// Stay has a client follow no redirection: one with credentials would show them to whoever is
-// named there. Google's services do not redirect.
+// Stay makes a client follow no redirection, which would send its credentials to another host.
+// Google's services do not redirect.
 func Stay(client *http.Client) *http.Client {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return client

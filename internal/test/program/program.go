@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Write writes a program. No process is forked meanwhile: a child would have the file open for
-// writing until it is another program itself, and Linux does not start one that somebody may
-// write (ETXTBSY).
+// Write writes a program. No process is forked meanwhile: until its exec a child would have the
+// file open for writing, and Linux starts no such file (ETXTBSY).
 func Write(t testing.TB, path string, text []byte) {
 	t.Helper()
 	syscall.ForkLock.RLock()

@@ -154,7 +154,7 @@ func (s *Shard) wakeRefresh() {
 // them in one go when there are many. Those that could not be asked for are asked for again a
 // moment later: whether the server answers at all, the watches find out.
 func (s *Shard) refresh(ctx context.Context, api apiv1.OperatorServiceClient) error {
-	for {
+	for failing := false; ; {
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
@@ -168,7 +168,10 @@ func (s *Shard) refresh(ctx context.Context, api apiv1.OperatorServiceClient) er
 		switch {
 		case errors.Is(err, nstance.Conflict): // another server leads
 			return err
-		case err != nil:
+		case err != nil && !failing && ctx.Err() == nil:
+			s.opts.Log.Warn("instances could not be asked for: asking again", "shard", s.opts.Name, "error", err)
+		}
+		if failing = err != nil; failing {
 			sleep.For(ctx, throttleWait)
 		}
 	}

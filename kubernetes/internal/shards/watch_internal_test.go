@@ -1,12 +1,15 @@
 package shards
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -214,8 +217,8 @@ func TestRefreshAsksAgain(t *testing.T) {
 	}
 }
 
-// TestQuestionThatHangs: one that is not answered, or fails in a way that nobody listed, keeps no other
-// instance's copy as it was.
+// TestQuestionThatHangs: a question that hangs, or fails with an unlisted code, does not delay the
+// copies of other instances, and the connection stays. The log says so once.
 func TestQuestionThatHangs(t *testing.T) {
 	for name, answer := range map[string]func(context.Context) error{
 		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -223,7 +226,8 @@ func TestQuestionThatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := New(Options{})
+				var log bytes.Buffer
+				s := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				api := &oddAPI{fakeAPI: &fakeAPI{instances: map[string]*apiv1.Instance{}}, odd: answer}
 				for _, id := range []string{"a", "b", "odd"} {
 					api.instances[id] = &apiv1.Instance{Id: id, Group: "web", State: "ready"}
@@ -243,7 +247,8 @@ func TestQuestionThatHangs(t *testing.T) {
 				b, _ := s.Instance("b")
 				require.Equal(t, "draining", b.GetState())
 				cancel()
-				require.ErrorIs(t, <-ended, context.Canceled, "the connection stays")
+				require.ErrorIs(t, <-ended, context.Canceled)
+				require.Equal(t, 1, strings.Count(log.String(), "asking again"))
 			})
 		})
 	}

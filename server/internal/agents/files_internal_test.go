@@ -277,8 +277,8 @@ func TestFailedSourceIsReadSoonAgain(t *testing.T) {
 	})
 }
 
-// TestCertificatesOfSlowStorage: each write of the log has its time, whoever makes it: one that has
-// to wait for another does not fail with it.
+// TestCertificatesOfSlowStorage: each write of the log has its own deadline: one that waits for another
+// does not fail with it.
 func TestCertificatesOfSlowStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, _, id := newFiledShard(t, nil, nil)
