@@ -155,7 +155,7 @@ func TestReadOnlyDir(t *testing.T) {
 	bin := filepath.Join(base, "child")
 	raw, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
-	program.Write(t, bin, raw)
+	require.NoError(t, program.Write(bin, raw))
 	require.NoError(t, os.Chmod(bin, 0o755)) //nolint:gosec // for another user
 
 	open := func(t *testing.T, root string) string {

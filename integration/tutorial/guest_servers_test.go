@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
@@ -44,7 +45,7 @@ func (h *hypervisor) Start(b testcloud.Boot) (testcloud.Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "user-data"), b.UserData, 0o700); err != nil {
+	if err := program.Write(filepath.Join(dir, "user-data"), b.UserData); err != nil {
 		return nil, err
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))

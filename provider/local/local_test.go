@@ -263,7 +263,7 @@ func TestNew(t *testing.T) {
 	t.Run("finds a program given by a relative path, though machines run elsewhere", func(t *testing.T) {
 		dir := t.TempDir()
 		t.Chdir(dir)
-		program.Write(t, "machine", []byte("#!/bin/sh\ncat <&3\n"))
+		require.NoError(t, program.Write("machine", []byte("#!/bin/sh\ncat <&3\n")))
 		c := open(t, local.Options{Command: []string{"./machine"}})
 		becomes(t, c, create(t, c, newSpec()).ID, nstance.StatusRunning)
 	})
@@ -310,7 +310,7 @@ func TestStatus(t *testing.T) {
 	})
 	t.Run("a missing program is not retried", func(t *testing.T) {
 		missing := filepath.Join(t.TempDir(), "machine")
-		program.Write(t, missing, []byte("#!/bin/sh\n"))
+		require.NoError(t, program.Write(missing, []byte("#!/bin/sh\n")))
 		c := open(t, local.Options{Command: []string{missing}})
 		require.NoError(t, os.Remove(missing))
 		_, err := c.Create(t.Context(), newSpec())

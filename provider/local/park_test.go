@@ -275,7 +275,7 @@ func TestParkingRefused(t *testing.T) {
 	})
 	t.Run("a wake without a program ends in a failed machine", func(t *testing.T) {
 		script := filepath.Join(t.TempDir(), "machine")
-		program.Write(t, script, []byte("#!/bin/sh\ncat <&3\n"))
+		require.NoError(t, program.Write(script, []byte("#!/bin/sh\ncat <&3\n")))
 		c := open(t, local.Options{Command: []string{script}})
 		m := create(t, c, newParkable(nstance.ParkStopped))
 		park(t, c, m, nstance.ParkStopped)

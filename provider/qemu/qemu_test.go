@@ -205,7 +205,7 @@ func TestImages(t *testing.T) {
 		if want == "" {
 			end = "echo it is broken; exit 1"
 		}
-		program.Write(t, filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\necho \"$@\" >"+tools+"/asked\n"+end+"\n"))
+		require.NoError(t, program.Write(filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\necho \"$@\" >"+tools+"/asked\n"+end+"\n")))
 		image := filepath.Join(tools, "image")
 		require.NoError(t, os.WriteFile(image, []byte(content), 0o600))
 		c := cloud(t, func(o *qemu.Options) { o.Images = map[string]string{"debian": image} })
