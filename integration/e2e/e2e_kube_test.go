@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -255,7 +256,7 @@ func (w *world) cluster() {
 // spotNodes is a pool of spot machines whose group is in no configuration.
 func spotNodes() infrav1.NstanceMachinePoolSpec {
 	return infrav1.NstanceMachinePoolSpec{
-		Template: "node", DrainTimeout: &metav1.Duration{Duration: 2 * time.Minute}, Shape: infrav1.Shape{Spot: &infrav1.SpotOptions{}},
+		Template: "node", DrainTimeout: &metav1.Duration{Duration: noticePeriod}, Shape: infrav1.Shape{Spot: &infrav1.SpotOptions{}},
 	}
 }
 
@@ -298,7 +299,7 @@ func (w *world) show() {
 	kubectl := exec.Command(filepath.Join(os.Getenv(kubetest.Assets), "kubectl"), "--kubeconfig", servers.Kubeconfig, "--namespace", w.namespace,
 		"get", "nodes,machines,pods,poddisruptionbudgets,events", "--output", "wide")
 	out, err := kubectl.CombinedOutput()
-	w.Logf("%s%v", out, err)
+	w.Logf("%s%v", regexp.MustCompile(" {2,}").ReplaceAll(out, []byte("  ")), err) // a few pages, of which logs may be all that is kept
 }
 
 // machines returns the Machines, and whether all of them have a node and stay.

@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +26,27 @@ func (e evictionAPI) Evict(ctx context.Context, pod *corev1.Pod, grace *int64) e
 	return classify(err)
 }
 
-// deletePod removes a pod past its disruption budget, or shortens the grace period of one
-// that is terminating.
+// A budgetRefusal is what a disruption budget refuses an eviction with.
+type budgetRefusal string
+
+func (r budgetRefusal) Error() string { return string(r) }
+
+// granted reports whether a disruption budget counts a pod as evicted already. The API server
+// records that before it deletes the pod, and does not delete it if its client has ended or has
+// given up in between: the budget may permit nothing else for two minutes then (checkAndDecrement
+// in Kubernetes' pkg/registry/core/pod/storage/eviction.go). What cannot be read is not granted.
+func (d *Drainer) granted(ctx context.Context, pod *corev1.Pod) bool {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	budgets, err := d.client.PolicyV1().PodDisruptionBudgets(pod.Namespace).List(ctx, metav1.ListOptions{})
+	return err == nil && slices.ContainsFunc(budgets.Items, func(b policyv1.PodDisruptionBudget) bool {
+		at, ok := b.Status.DisruptedPods[pod.Name]
+		return ok && at.After(pod.CreationTimestamp.Time) // else of a pod that had this name before
+	})
+}
+
+// deletePod removes a pod past its disruption budget or once its eviction was granted, or
+// shortens the grace period of one that is terminating.
 func (d *Drainer) deletePod(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -48,7 +68,7 @@ func classify(err error) error {
 		return nstance.Errorf(nstance.Conflict, "%w", err)
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		cause, _ := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
-		return nstance.Errorf(nstance.Denied, "%s", cause.Message) // which names the budget
+		return nstance.Errorf(nstance.Denied, "%w", budgetRefusal(cause.Message)) // which names the budget
 	case severalBudgets(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return nstance.Errorf(nstance.Denied, "%w", err)
 	case apierrors.IsTooManyRequests(err):

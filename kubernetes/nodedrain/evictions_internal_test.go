@@ -1,6 +1,7 @@
 package nodedrain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -232,6 +234,65 @@ func TestOneFailureIsNoRefusal(t *testing.T) {
 		require.Len(r, r.said(reasonEvicted), 1)
 		require.Empty(r, r.said(reasonOverridden))
 	})
+}
+
+// TestGrantedEviction: a budget that counts a pod as evicted refuses all evictions until the pod is gone. It is
+// deleted, which the budget has permitted; budgets are read when that may have happened only.
+func TestGrantedEviction(t *testing.T) {
+	for name, c := range map[string]struct {
+		granted time.Duration // after the pod was made
+		hangs   bool          // the first eviction, during which it is granted
+		denied  bool          // reading budgets
+		gone    bool
+		reads   int
+	}{
+		"before the drain":                    {granted: time.Second, gone: true, reads: 1},
+		"by a try without an answer":          {granted: 12 * time.Second, hangs: true, gone: true, reads: 1},
+		"to a pod that had its name before":   {granted: -time.Second, reads: 1},
+		"perhaps, in the second of the pod's": {granted: 0, reads: 1},
+		"where that cannot be read":           {granted: time.Second, denied: true, reads: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, nil, func(r *virtualRig) {
+				r.node("n")
+				r.pod("p", "n", nil)
+				r.budget(3) // of which two will never be
+				granted := time.Now().Add(c.granted)
+				pass(10 * time.Second)
+				grant := func() {
+					r.kube.Change("/apis/policy/v1/namespaces/ns/poddisruptionbudgets/web", func(o map[string]any) {
+						o["status"] = map[string]any{"disruptedPods": map[string]any{"p": granted.UTC().Format(time.RFC3339)}}
+					})
+				}
+				if !c.hangs {
+					grant()
+				}
+				var mu sync.Mutex
+				reads, tries := 0, 0
+				r.kube.Refuse(func(q *http.Request) error {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case strings.HasSuffix(q.URL.Path, "/poddisruptionbudgets"):
+						if reads++; c.denied {
+							return apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "", nil)
+						}
+					case strings.HasSuffix(q.URL.Path, "/eviction"):
+						if tries++; tries == 1 && c.hangs {
+							grant()
+							return context.DeadlineExceeded
+						}
+					}
+					return nil
+				})
+				r.drain("n", time.Hour, nil)
+				pass(time.Minute)
+				require.Equal(r, c.gone, len(r.pods()) == 0)
+				require.Empty(r, r.said(reasonOverridden))
+				require.Equal(r, c.reads, reads)
+			})
+		})
+	}
 }
 
 // TestRefusedForAWhile: a pod whose eviction is refused for so many seconds is tried again before: the

@@ -33,7 +33,7 @@
 // found also when no Drainer ran at that moment.
 //
 // It needs these permissions: get, list, watch, patch (and for Gone: delete) nodes;
-// list, delete pods; create pods/eviction and events; list daemonsets and
+// list, delete pods; create pods/eviction and events; list poddisruptionbudgets, daemonsets and
 // volumeattachments; get persistentvolumeclaims; to compare nodes also get leases in the
 // namespace kube-node-lease.
 //

@@ -60,13 +60,13 @@ func (w *worker) takeSteps(ctx context.Context, dr nstance.Drain, r round) (urge
 // send takes a step in the background.
 func (w *worker) send(ctx context.Context, dr nstance.Drain, s step) {
 	t := w.tries[s.pod.UID]
-	unanswered := t.unanswered
+	before := t
 	t.inFlight = true
 	w.tries[s.pod.UID] = t
 	w.pending++
 	f := w.frame(dr)
 	w.d.start(func() {
-		a := answer{s, w.takeStep(ctx, s, f, unanswered)}
+		a := answer{s, w.takeStep(ctx, s, f, before)}
 		select {
 		case w.answers <- a:
 		case <-ctx.Done():
@@ -75,10 +75,20 @@ func (w *worker) send(ctx context.Context, dr nstance.Drain, s step) {
 }
 
 // takeStep sends one request.
-func (w *worker) takeStep(ctx context.Context, s step, f timeFrame, unanswered bool) error {
-	if s.evicts() {
-		return w.evict(ctx, s, f, unanswered)
+func (w *worker) takeStep(ctx context.Context, s step, f timeFrame, before try) error {
+	if !s.evicts() {
+		return w.delete(ctx, s, f)
 	}
+	err := w.evict(ctx, s, f, before)
+	// A grant may have come before this drain, or after its last try had given up.
+	_, budget := errors.AsType[budgetRefusal](err)
+	if budget && (before.failures == 0 || before.unanswered) && w.d.granted(ctx, s.pod) {
+		return w.delete(ctx, s, f)
+	}
+	return err
+}
+
+func (w *worker) delete(ctx context.Context, s step, f timeFrame) error {
 	return w.d.gate.pass(ctx, w.d.slots, f.deadline, func(ctx context.Context) error {
 		return w.d.deletePod(ctx, s.pod, s.grace)
 	})
@@ -87,11 +97,11 @@ func (w *worker) takeStep(ctx context.Context, s step, f timeFrame, unanswered b
 // evict asks for an eviction until its pod is to be deleted without one. One whose last try
 // had no answer has more time, since a webhook may have it, but few slots, so that others
 // have the rest.
-func (w *worker) evict(ctx context.Context, s step, f timeFrame, unanswered bool) error {
+func (w *worker) evict(ctx context.Context, s step, f timeFrame, before try) error {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(f.overrideAt(s.pod)), leastEviction))
 	defer cancel()
 	limit := callTimeout
-	if unanswered {
+	if before.unanswered {
 		limit = webhookTimeout
 		if err := w.d.retries.acquire(ctx, f.deadline); err != nil {
 			return err

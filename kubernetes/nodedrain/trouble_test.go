@@ -48,6 +48,30 @@ func TestKubeTerminatingForever(t *testing.T) {
 	require.Equal(t, nstance.OutcomeDrained, r.ack(d).Outcome)
 }
 
+// TestKubeGrantedEviction: what the API server has granted to a client that ended before the pod was deleted is
+// done, though the budget permits nothing else meanwhile.
+func TestKubeGrantedEviction(t *testing.T) {
+	r := newRig(t)
+	a := r.node("a")
+	r.pod("granted", a, nil)
+	r.pod("other", a, nil)
+	r.budget(0)
+	budgets := servers.Client.PolicyV1().PodDisruptionBudgets(r.namespace)
+	b, err := budgets.Get(t.Context(), "web", metav1.GetOptions{})
+	require.NoError(t, err)
+	b.Status.DisruptedPods = map[string]metav1.Time{"granted": metav1.NewTime(r.getPod("granted").CreationTimestamp.Add(time.Second))}
+	_, err = budgets.UpdateStatus(t.Context(), b, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	r.run(nil)
+	d := r.drain(a, 20*time.Minute, nil)
+	r.eventually(func() bool { return r.getPod("granted") == nil }, "it is not evicted")
+	require.Contains(t, r.event(r.namespace, "other", "DrainBlocked"), "The disruption budget web ")
+	require.True(t, podReady(r.getPod("other")))
+	require.False(t, acks(r, d))
+	r.deleteBudget()
+	require.Empty(t, r.ack(d).Message, "no disruption budget is overridden")
+}
+
 // TestKubeSilentNodeTiers: nor do they wait for one whose kubelet is silent.
 func TestKubeSilentNodeTiers(t *testing.T) {
 	r := newRig(t)
