@@ -261,6 +261,30 @@ func TestRelease(t *testing.T) {
 	require.Empty(t, b.release("web2", b.of("web2")), "it is withdrawn")
 }
 
+// TestReleaseWhileNoticesCome: an agent that sends notices while its machine is released has the oldest
+// forgotten meanwhile.
+func TestReleaseWhileNoticesCome(t *testing.T) {
+	for range 200 {
+		var b noticeBook
+		d := b.of("web1")
+		put := func(kind nstance.NoticeKind, event string) {
+			d.receive(nstance.Notice{EventID: event, Kind: kind, Machines: []string{"web1", "web2"}})
+		}
+		for i := range maxNotices {
+			put(nstance.Reclaim, fmt.Sprint("reclaim", i))
+		}
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for i := range noticeBurst {
+				put(nstance.Rebalance, fmt.Sprint("rebalance", i))
+			}
+		})
+		b.release("web2", b.of("web2"))
+		b.release("web1", d)
+		sending.Wait()
+	}
+}
+
 // TestReleased: a machine is released once its deletion is durable, unless its drain was cut short
 // or failed.
 func TestReleased(t *testing.T) {
