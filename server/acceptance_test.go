@@ -137,6 +137,39 @@ func TestLargeChangeIsHeld(t *testing.T) {
 	})
 }
 
+// TestUnreadableAcceptedConfiguration: a new leader that cannot read what was accepted leaves all groups
+// as they are, until what it finds at the source is accepted.
+func TestUnreadableAcceptedConfiguration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{webSize: 4})
+	w.conf.set(configWithChangeLimit(t, "2", 4), nil)
+	require.NoError(t, w.refreshConfig(w.admin()))
+	all := w.awaitMachines(4)
+	obj, err := w.store.Get(t.Context(), layout.AcceptedKey(zone))
+	require.NoError(t, err)
+	require.NoError(t, w.stopServer())
+	_, err = w.store.PutIfMatch(t.Context(), obj.Key, []byte(strings.Replace(string(obj.Data), `"digest":"`, `"digest":"0`, 1)), obj.Version)
+	require.NoError(t, err)
+	w.conf.set(configWithChangeLimit(t, "2", 1), nil)
+	w.startSuccessor(server.Options{})
+
+	api := w.admin()
+	require.Eventually(t, func() bool { return w.configStatus(api).GetHeldDigest() != "" }, eventually, time.Millisecond)
+	require.EqualValues(t, 4, w.getGroup(api, "web").GetSize())
+	resize := func(size int32) error {
+		_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: &size})
+		return wire.ErrorOf(err)
+	}
+	err = resize(3)
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorContains(t, err, "groups stay as they are until a configuration is accepted")
+	require.ElementsMatch(t, all, w.awaitMachines(4))
+	require.NoError(t, w.confirmConfig(api, w.configStatus(api).GetHeldDigest(), false))
+	require.EqualValues(t, 1, w.getGroup(api, "web").GetSize())
+	w.awaitMachines(1)
+	require.NoError(t, resize(2))
+}
+
 // TestAcceptedConfigurationOutlivesItsSource: a new leader continues with the
 // accepted configuration, also if the file was damaged since.
 func TestAcceptedConfigurationOutlivesItsSource(t *testing.T) {

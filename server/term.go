@@ -139,7 +139,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	})
 	secrets := secretSource(s)
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{
-		Shard: t.conf.Shard.ID, Config: s.config.InForce, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
+		Shard: t.conf.Shard.ID, Config: s.config.InForce, Proposed: t.config.Proposed, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
 		Vault: vault.New(s.store, s.opts.Secrets), Secrets: secrets, Bound: t.bound, Journal: t.journal,
 		Published: func() { t.agents.GroupsChanged() },
 	})

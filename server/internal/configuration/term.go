@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -67,8 +68,9 @@ type Term struct {
 	TermOptions
 	doc *records.Doc[accepted]
 
-	problem string        // why accepted configurations cannot be made durable; empty: they can
-	doubt   chan struct{} // has room for one: what is durable may not be what is in force
+	problem  string        // why accepted configurations cannot be made durable; empty: they can
+	doubt    chan struct{} // has room for one: what is durable may not be what is in force
+	proposed atomic.Bool   // the configuration in force is this server's own, and was not accepted
 
 	mu                sync.Mutex
 	held              *held
@@ -78,7 +80,7 @@ type Term struct {
 
 // Begin puts in force what the last leader accepted or, in a new shard, what this server
 // has read. Where the accepted configuration cannot be read, that needs attention, and
-// the one that this server has read is in force: Run considers it like any other.
+// groups stay as they were until Run has accepted what it finds at the source.
 // Fails with Invalid when the shard belongs to another cluster, shard or kind of provider.
 func (r *Reloader) Begin(ctx context.Context, opts TermOptions) (*Term, error) {
 	t := &Term{Reloader: r, TermOptions: opts, doubt: make(chan struct{}, 1)}
@@ -86,6 +88,10 @@ func (r *Reloader) Begin(ctx context.Context, opts TermOptions) (*Term, error) {
 	t.doc = records.NewDoc[accepted](r.Store, r.key(), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check})
 	return t, t.load(ctx)
 }
+
+// Proposed reports whether the configuration in force is one that was not accepted: groups
+// do not follow it.
+func (t *Term) Proposed() bool { return t.proposed.Load() }
 
 // key is where the accepted configuration is stored.
 func (r *Reloader) key() string { return layout.AcceptedKey(r.started.Shard.ID) }
@@ -108,7 +114,8 @@ func (t *Term) load(ctx context.Context) error {
 		conf, err = known.parse(t.Kinds)
 	}
 	if err != nil {
-		t.problem = fmt.Sprintf("%s cannot be used, the configuration of this server is in force until one is accepted: %v", t.key(), err)
+		t.problem = fmt.Sprintf("%s cannot be used, groups stay as they were until a configuration is accepted: %v", t.key(), err)
+		t.proposed.Store(true)
 		return nil
 	}
 	if err := t.checkShard(conf); err != nil {
@@ -307,6 +314,7 @@ func (t *Term) enforce(ctx context.Context, conf *config.Config, d document, why
 		t.publishEvent(eventtype.ConfigAccepted, d, why)
 	}
 	t.apply(conf, d)
+	t.proposed.Store(false)
 	t.Changed()
 	if err := t.Groups.Apply(ctx); err != nil {
 		t.Groups.ApplySoon()

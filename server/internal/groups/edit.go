@@ -103,6 +103,12 @@ func (g *Groups) viewNow(ctx context.Context) (overlays, *view, error) {
 // refreshView has the view of all groups follow what is durable. It costs nothing where
 // this server made the last change. It needs the turn.
 func (g *Groups) refreshView(ctx context.Context) error {
+	if g.Proposed() {
+		return &nstance.Error{
+			Code: nstance.Unavailable, Msg: "groups stay as they are until a configuration is accepted, since the one that was in force cannot be read",
+			Remedy: "see nstance-admin config status, and config confirm",
+		}
+	}
 	file, exists := g.doc.Held()
 	if v := g.view; exists && v != nil && v.conf == g.Config() && v.writeID == file.WriteID && len(g.unanswered) == 0 {
 		return nil

@@ -79,7 +79,7 @@ func newEditedShard(t testing.TB, store storage.Store) *editedShard {
 		loop.Internals
 	}
 	s.Groups = New(store, fleet{r.Admin(), r.Admin().Internals()}, Options{
-		Shard: "s1", Config: func() *config.Config { return conf }, Epoch: 1, Check: func() error { return nil }, Now: time.Now, Retry: time.Second,
+		Shard: "s1", Config: func() *config.Config { return conf }, Proposed: func() bool { return false }, Epoch: 1, Check: func() error { return nil }, Now: time.Now, Retry: time.Second,
 		Log: slog.New(slog.DiscardHandler), Journal: s.journal, Published: func() {},
 		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, 30*time.Second)

@@ -45,11 +45,13 @@ type shard interface {
 type Options struct {
 	Shard  nstance.ShardID
 	Config func() *config.Config // in force
-	Epoch  uint64
-	Check  func() error // fails when the term has ended
-	Now    func() time.Time
-	Retry  time.Duration // between two attempts to read the overlays
-	Log    *slog.Logger
+	// Proposed reports whether that was not accepted: groups do not follow it.
+	Proposed func() bool
+	Epoch    uint64
+	Check    func() error // fails when the term has ended
+	Now      func() time.Time
+	Retry    time.Duration // between two attempts to read the overlays
+	Log      *slog.Logger
 
 	Vault   *vault.Vault // has the key of marks
 	Secrets files.Source // of files
@@ -182,7 +184,11 @@ func (g *Groups) Apply(ctx context.Context) error {
 	done, err := g.turns.Acquire(ctx, "")
 	if err == nil {
 		defer done()
-		err = g.apply(ctx)
+		if g.Proposed() {
+			err = g.stay(ctx)
+		} else {
+			err = g.apply(ctx)
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -246,6 +252,20 @@ func (g *Groups) apply(ctx context.Context) error {
 	g.view = v
 	g.mu.Unlock()
 	g.tell(v, all)
+	g.markComplete()
+	return nil
+}
+
+// stay has all groups be shown as they were in effect last. It needs the turn.
+func (g *Groups) stay(ctx context.Context) error {
+	file, err := g.durable(ctx)
+	if err != nil {
+		return err
+	}
+	conf := g.Config()
+	g.mu.Lock()
+	g.view = newView(conf, file, g.lastEffective(conf, file))
+	g.mu.Unlock()
 	g.markComplete()
 	return nil
 }
