@@ -86,6 +86,32 @@ func TestSessionsThatWaitForMemory(t *testing.T) {
 	}
 }
 
+// TestSessionEndsMeanwhile: what is made for a session that has ended takes no memory from the others.
+func TestSessionEndsMeanwhile(t *testing.T) {
+	d := nstance.Definition{Files: map[string]nstance.File{"name": {Kind: nstance.FileString, Content: "{{.Instance.ID}}"}}}
+	kit := &madeKit{Kit: files.Prepare(t.Context(), "h", d, files.Common{}, files.Sources{}, nil)}
+	for _, ends := range []string{"before", "while it is made", "after"} {
+		t.Run(ends, func(t *testing.T) {
+			k, _, _ := newTestKeeper()
+			k.agents.Keys = &keyring.Keys{}
+			s := newFileSession(t, k, "web1")
+			if ends == "before" {
+				s.endFiles()
+			}
+			k.agents.Now = func() time.Time {
+				if ends == "while it is made" {
+					s.endFiles()
+				}
+				return time.Now()
+			}
+			s.makeFiles(t.Context(), k, machineKit{slot: s.files.slot, made: kit, machine: files.Machine{Instance: files.Instance{ID: "web1"}}})
+			require.Equal(t, ends == "after", k.own > 0)
+			s.endFiles()
+			require.Zero(t, k.own)
+		})
+	}
+}
+
 // TestKitDroppedMeanwhile: the pass forgets a kit that no session uses. One that was just
 // about to use it gets another, which is read again when its sources change.
 func TestKitDroppedMeanwhile(t *testing.T) {

@@ -54,6 +54,7 @@ type sessionFiles struct {
 	keys        map[string]files.Key
 	keysFresh   bool // just received
 	withheld    bool // set is not sent: the group is frozen
+	ended       bool // with the session: nothing is reserved any more
 	failures    int  // in a row
 	retryAt     time.Time
 	transfer    *transfer
@@ -175,7 +176,7 @@ func (s *session) checkFiles(ctx context.Context, k *fileKeeper) {
 func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 	s.mu.Lock()
 	f := &s.files
-	if f.phase == filesApplying || f.phase != filesIdle && f.kit == m.made.Kit && !f.keysFresh {
+	if f.ended || f.phase == filesApplying || f.phase != filesIdle && f.kit == m.made.Kit && !f.keysFresh {
 		s.mu.Unlock() // its outcome is checked
 		return
 	}
@@ -196,6 +197,10 @@ func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if f.ended {
+		set.Drop()
+		return
+	}
 	f.keepCertificates(set)
 	f.set = set
 	if f.inPlace(set) {
@@ -376,6 +381,7 @@ func (s *session) checkFileDeadlines() *kitSlot {
 func (s *session) endFiles() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.files.ended = true
 	s.dropFiles()
 }
 

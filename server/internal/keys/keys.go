@@ -55,7 +55,7 @@ type Keys struct {
 	mu         sync.Mutex // guards what follows: the server's own certificate
 	cert       *tls.Certificate
 	certIssuer string
-	renewAt    time.Time
+	madeAt     time.Time
 }
 
 // Open reads the cluster's keys, or makes them. It fails with Invalid when they are those
@@ -75,19 +75,20 @@ func Open(ctx context.Context, v *vault.Vault, opts Options) (*Keys, error) {
 }
 
 // Certificate returns the server's own certificate. It is made anew at two thirds
-// of its life, and when another key signs for servers.
+// of its life, when another key signs for servers, and when the clock was ahead as it was made.
 func (k *Keys) Certificate() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now, issuer := k.opts.Now(), k.Identity.ServerIssuer()
-	if k.cert != nil && now.Before(k.renewAt) && k.certIssuer == issuer {
+	age := now.Sub(k.madeAt)
+	if k.cert != nil && k.certIssuer == issuer && age >= 0 && age < certLife*2/3 {
 		return k.cert, nil
 	}
 	cert, err := k.Identity.Server(k.opts.Shard, k.opts.Cluster, certLife, now)
 	if err != nil {
 		return nil, err
 	}
-	k.cert, k.certIssuer, k.renewAt = cert, issuer, now.Add(certLife*2/3)
+	k.cert, k.certIssuer, k.madeAt = cert, issuer, now
 	return cert, nil
 }
 

@@ -29,10 +29,15 @@ type server struct {
 
 func open(t *testing.T, store storage.Store) *server {
 	t.Helper()
+	return openAt(t, store, time.Now)
+}
+
+func openAt(t *testing.T, store storage.Store, now func() time.Time) *server {
+	t.Helper()
 	s := &server{}
 	var err error
 	s.Keys, err = keys.Open(t.Context(), vault.New(store, nil), keys.Options{
-		Shard: "s1", Cluster: "c1", Interval: time.Minute, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Shard: "s1", Cluster: "c1", Interval: time.Minute, Now: now, Log: slog.New(slog.DiscardHandler),
 		Changed: func() { s.changed.Add(1) }, Tend: func(context.Context) { s.tended.Add(1) },
 	})
 	require.NoError(t, err)
@@ -104,6 +109,23 @@ func TestServerCertificate(t *testing.T) {
 		require.NotEqual(t, second.SerialNumber, third.SerialNumber)
 		_, err = third.Verify(x509.VerifyOptions{Roots: s.Identity.Pool(), CurrentTime: time.Now()})
 		require.NoError(t, err)
+	})
+}
+
+// TestServerCertificateOfAClockThatWasAhead: once the clock is right, clients can connect.
+func TestServerCertificateOfAClockThatWasAhead(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *storagetest.Faulty) {
+		var ahead time.Duration
+		s := openAt(t, store, func() time.Time { return time.Now().Add(ahead) })
+		sleep.For(t.Context(), time.Hour)
+		rightly := s.certificate(t)
+		ahead = 16 * time.Hour
+		require.NotSame(t, rightly, s.certificate(t))
+		ahead = 0
+		now := s.certificate(t)
+		_, err := now.Verify(x509.VerifyOptions{Roots: s.Identity.Pool(), CurrentTime: time.Now()})
+		require.NoError(t, err)
+		require.Same(t, now, s.certificate(t))
 	})
 }
 
