@@ -136,10 +136,12 @@ func (g *Groups) editOne(ctx context.Context, key nstance.GroupKey, change edit)
 		return err
 	})
 	if err != nil {
-		if !refused {
-			g.unanswered[key] = unansweredEdit{edited, done}
-			g.ApplySoon()
+		if refused {
+			g.sizes.set(key.Tenant, v.tenants[key.Tenant].size)
+			return err
 		}
+		g.unanswered[key] = unansweredEdit{edited, done}
+		g.ApplySoon()
 		return err
 	}
 	if done.Type != "" {
@@ -147,6 +149,14 @@ func (g *Groups) editOne(ctx context.Context, key nstance.GroupKey, change edit)
 	}
 	g.tellOne(v, file, key, r)
 	return nil
+}
+
+// checkSize fails with Quota where a tenant has no room for a group of that size.
+func (g *Groups) checkSize(who config.Changer, v *view, key nstance.GroupKey, was, size int, dryRun bool) error {
+	if !dryRun {
+		g.sizes.admit(key.Tenant, v.sizes(key)+size)
+	}
+	return who.Allowance.Room("size", v.sizes(key)+was+g.shard.OnDemand(key.Tenant), size-was)
 }
 
 // recordOne resolves one group, and puts it into its overlay as it is in effect; nil:
@@ -220,7 +230,7 @@ func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.Gro
 		if err := g.resolver.types.checkRequest(types, &r.configured); err != nil {
 			return none, err
 		}
-		if err := who.Allowance.Room("size", v.sizes(key)+g.shard.OnDemand(key.Tenant), spec.Size); err != nil {
+		if err := g.checkSize(who, v, key, 0, spec.Size, dryRun); err != nil {
 			return none, err
 		}
 		if err := checkBudget(who, v, key, created); err != nil {
@@ -329,7 +339,7 @@ func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.Gro
 				return none, err
 			}
 		}
-		if err := who.Allowance.Room("size", v.sizes(key)+was.Size+g.shard.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
+		if err := g.checkSize(who, v, key, was.Size, spec.Size, dryRun); err != nil {
 			return none, err
 		}
 		unchanged = len(config.Differences(before.Override, e.Override)) == 0 && before.Owner == e.Owner
@@ -451,12 +461,8 @@ func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nst
 	if err != nil {
 		return spec, nil, err
 	}
-	_, v, err := g.viewNow(ctx)
-	if err != nil {
+	if err := g.Await(ctx); err != nil {
 		return spec, nil, err
 	}
-	g.mu.Lock()
-	sizes := v.tenants[key.Tenant].size
-	g.mu.Unlock()
-	return spec, func(onDemand int) error { return who.Allowance.Room("id", sizes+onDemand, 1) }, nil
+	return spec, func(onDemand int) error { return who.Allowance.Room("id", g.sizes.of(key.Tenant)+onDemand, 1) }, nil
 }

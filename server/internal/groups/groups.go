@@ -88,6 +88,7 @@ type Groups struct {
 	balancing  *config.Config // whose load balancers the reconciler has
 
 	unanswered map[nstance.GroupKey]unansweredEdit // needs the turn
+	sizes      tenantSizes
 
 	dataMu sync.Mutex
 	data   map[string]string // bootstrap data, by name
@@ -250,6 +251,7 @@ func (g *Groups) apply(ctx context.Context) error {
 	v := newView(conf, file, all)
 	g.mu.Lock()
 	g.view = v
+	g.sizes.setAll(v)
 	g.mu.Unlock()
 	g.tell(v, all)
 	g.markComplete()
@@ -265,6 +267,7 @@ func (g *Groups) stay(ctx context.Context) error {
 	conf := g.Config()
 	g.mu.Lock()
 	g.view = newView(conf, file, g.lastEffective(conf, file))
+	g.sizes.setAll(g.view)
 	g.mu.Unlock()
 	g.markComplete()
 	return nil
@@ -299,6 +302,7 @@ func (g *Groups) tellOne(v *view, file overlays, key nstance.GroupKey, r *resolu
 	defer g.mu.Unlock()
 	was, is := v.set(key, file.of(key), r)
 	v.writeID = file.WriteID
+	g.sizes.set(key.Tenant, v.tenants[key.Tenant].size)
 	if was.digest != "" && v.digests[was.digest] == 0 {
 		g.defs.forget(was.digest)
 	}
