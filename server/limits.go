@@ -118,10 +118,7 @@ func (s *Server) checkInUse(id nstance.Identity) error {
 	if err != nil || id.Role != nstance.RoleAgent {
 		return nil //nolint:nilerr // a server that does not lead refuses the call itself
 	}
-	if rec, ok := t.reconciler.Records().Get(nstance.InstanceID(id.Subject)); !ok || rec.Deleting != nil {
-		return agents.ErrDeleted
-	}
-	return nil
+	return agents.InUse(t.reconciler.Records(), nstance.InstanceID(id.Subject))
 }
 
 // A verification is whether the certificate of a call is in use. It begins with the call,

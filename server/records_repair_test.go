@@ -34,6 +34,7 @@ func TestRepairRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
+	agent := w.registerAgent(id)
 	require.NoError(t, w.stopServer())
 	key, good := w.corruptRecord(id)
 	w.startSuccessor(server.Options{})
@@ -73,6 +74,13 @@ func TestRepairRecord(t *testing.T) {
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
 		_, err = w.registerClient(nstance.RoleOperator, "blue").operatorAPI().GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound, "to another tenant it does not exist")
+	})
+	t.Run("its agent is told the same", func(t *testing.T) {
+		stream, err := apiv1.NewAgentServiceClient(agent.dial(w.server.Addresses().Agent)).Connect(t.Context())
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+		require.ErrorContains(t, err, key)
 	})
 	t.Run("a readable record is shown too", func(t *testing.T) {
 		for _, name := range []string{layout.AcceptedKey(zone)} {
@@ -124,6 +132,7 @@ func TestRepairRecord(t *testing.T) {
 		require.ErrorIs(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}), nstance.Conflict)
 		w.awaitEvent(eventtype.RecordRepaired, id)
 		require.Equal(t, 1, w.countMachines(nstance.DefaultTenant))
+		agent.connect()
 	})
 	t.Run("after a removal the machine is an orphan", func(t *testing.T) {
 		require.NoError(t, w.stopServer())

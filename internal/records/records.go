@@ -150,6 +150,17 @@ func (r *Records) Peek(id nstance.InstanceID) *Instance {
 	return &h.value
 }
 
+// Missing says why no record is in memory: it cannot be read (Unavailable), or none is known
+// (NotFound).
+func (r *Records) Missing(id nstance.InstanceID) error {
+	if e := r.lookup(id); e != nil {
+		if p := e.problem.Load(); p != nil {
+			return nstance.Errorf(nstance.Unavailable, "record %s cannot be read: %w", p.Key, p.Err)
+		}
+	}
+	return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+}
+
 // All returns every record from memory, in the order of their IDs.
 func (r *Records) All() []Instance {
 	entries := r.entries()

@@ -272,14 +272,27 @@ func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 	}
 }
 
-// admit fails with NotFound unless the instance exists and is not being deleted, and with
-// Unavailable while its machine is to sleep: a copy of its disk must not pass for it, and
-// its own agent, slow to stop, may ask again.
-func (a *Agents) admit(id nstance.InstanceID) error {
-	switch rec := a.shard.Records().Peek(id); {
+// InUse fails with NotFound for an instance that does not exist or is being deleted, and with
+// Unavailable for one whose record cannot be read.
+func InUse(all *records.Records, id nstance.InstanceID) error {
+	rec := all.Peek(id)
+	switch {
+	case rec == nil && !errors.Is(all.Missing(id), nstance.NotFound):
+		return all.Missing(id)
 	case rec == nil || rec.Deleting != nil:
 		return ErrDeleted
-	case rec.MachineAsleep():
+	}
+	return nil
+}
+
+// admit fails as InUse does, and with Unavailable while its machine is to sleep: a copy of
+// its disk must not pass for it, and its own agent, slow to stop, may ask again.
+func (a *Agents) admit(id nstance.InstanceID) error {
+	all := a.shard.Records()
+	if err := InUse(all, id); err != nil {
+		return err
+	}
+	if rec := all.Peek(id); rec != nil && rec.MachineAsleep() {
 		return errAsleep
 	}
 	return nil

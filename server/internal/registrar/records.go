@@ -56,7 +56,7 @@ func NewRecords(store storage.Store, r shard, opts Options) *Records {
 func (r *Records) Registration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
 	rec, ok := r.shard.Records().Get(id)
 	if !ok {
-		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+		return registration.Registration{}, r.shard.Records().Missing(id)
 	}
 	return r.registrationOf(ctx, rec), r.confirmed(rec)
 }
