@@ -69,11 +69,24 @@ type resource struct {
 	Content  string  `json:"content"` // of storage, with commas between
 }
 
+// get reads an answer into out. One without data says nothing: a list that is not there is
+// not an empty one.
+func (a *api) get(ctx context.Context, path string, out any) error {
+	var data json.RawMessage
+	if err := a.client.Get(ctx, path, &data); err != nil {
+		return classify(err)
+	}
+	if data == nil {
+		return nstance.Errorf(nstance.Unavailable, "the answer to GET %s has no data", path)
+	}
+	return classify(json.Unmarshal(data, out))
+}
+
 // resources lists what the token may see: machines, nodes and storage.
 func (a *api) resources(ctx context.Context) ([]resource, error) {
 	var out []resource
-	err := a.client.Get(ctx, "/cluster/resources", &out)
-	return out, classify(err)
+	err := a.get(ctx, "/cluster/resources", &out)
+	return out, err
 }
 
 // offline returns the nodes that have left the cluster, as far as a listing says.
@@ -90,8 +103,8 @@ func offline(list []resource) map[string]bool {
 // maySee reports whether the token may see all machines.
 func (a *api) maySee(ctx context.Context) (bool, error) {
 	var out proxmox.Permissions
-	err := a.client.Get(ctx, "/access/permissions?path=/vms", &out)
-	return bool(out["/vms"]["VM.Audit"]), classify(err)
+	err := a.get(ctx, "/access/permissions?path=/vms", &out)
+	return bool(out["/vms"]["VM.Audit"]), err
 }
 
 // A vmConfig is a machine's configuration.
@@ -127,11 +140,11 @@ func vmPath(node string, vmid int) string {
 
 func (a *api) config(ctx context.Context, node string, vmid int) (vmConfig, error) {
 	var out vmConfig
-	err := a.client.Get(ctx, vmPath(node, vmid)+"/config", &out)
+	err := a.get(ctx, vmPath(node, vmid)+"/config", &out)
 	if err == nil && out.all["digest"] == "" { // every configuration has one (qemu-server, API2/Qemu.pm vm_config)
 		return out, nstance.Errorf(nstance.Unavailable, "the answer is no configuration of VMID %d", vmid)
 	}
-	return out, classify(err)
+	return out, err
 }
 
 // missing reports whether err says that the node does not have the machine. It
@@ -152,14 +165,14 @@ type current struct {
 
 func (a *api) current(ctx context.Context, node string, vmid int) (current, error) {
 	var out current
-	err := a.client.Get(ctx, vmPath(node, vmid)+"/status/current", &out)
+	err := a.get(ctx, vmPath(node, vmid)+"/status/current", &out)
 	if err == nil && out.Status == "" { // nor whether high availability manages the machine
 		return out, nstance.Errorf(nstance.Unavailable, "the answer does not show what VMID %d does", vmid)
 	}
-	return out, classify(err)
+	return out, err
 }
 
-// post starts a task and returns its UPID.
+// post starts a task and returns its UPID, empty where the cluster names none.
 func (a *api) post(ctx context.Context, path string, params map[string]string) (string, error) {
 	var upid string
 	if params == nil {
@@ -189,8 +202,8 @@ func (a *api) mappings(ctx context.Context) (map[string]map[string]int, error) {
 		ID  string   `json:"id"`
 		Map []string `json:"map"` // such as node=pve1,path=0000:01:00.0,id=10de:1db6
 	}
-	if err := a.client.Get(ctx, "/cluster/mapping/pci", &list); err != nil {
-		return nil, classify(err)
+	if err := a.get(ctx, "/cluster/mapping/pci", &list); err != nil {
+		return nil, err
 	}
 	out := map[string]map[string]int{}
 	for _, m := range list {
@@ -224,24 +237,30 @@ func (a *api) do(ctx context.Context, path string, params map[string]string) err
 	return a.wait(ctx, upid)
 }
 
+// configure changes a machine's configuration. Without a task that is done already
+// (qemu-server, API2/Qemu.pm update_vm_async: the UPID is optional).
+func (a *api) configure(ctx context.Context, node string, vmid int, options map[string]string) error {
+	upid, err := a.post(ctx, vmPath(node, vmid)+"/config", options)
+	if err != nil || upid == "" {
+		return err
+	}
+	return a.wait(ctx, upid)
+}
+
 // wait follows a task to its end. Nil means that it succeeded, Ambiguous that
 // its end is unknown: look at what it worked on. go-proxmox's own waiter returns
 // nil for a task that failed.
 func (a *api) wait(ctx context.Context, upid string) error {
-	if upid == "" { // done already
-		return nil
-	}
 	parts := strings.Split(upid, ":")
 	if len(parts) < 8 || parts[0] != "UPID" {
-		return nstance.Errorf(nstance.Ambiguous, "%.64q is no UPID", upid)
+		return nstance.Errorf(nstance.Ambiguous, "the cluster named no task: %.64q is no UPID", upid)
 	}
-	path := "/nodes/" + url.PathEscape(parts[1]) + "/tasks/" + url.PathEscape(upid) + "/status"
+	if w, of := ctx.Value(workKey{}).(*work); of && parts[5] != "qmclone" { // a copy may take hours
+		w.waitFor(upid)
+		defer w.waitFor("")
+	}
 	for failures := 0; ; {
-		var t struct {
-			Status     string `json:"status"`
-			ExitStatus string `json:"exitstatus"`
-		}
-		err := a.client.Get(ctx, path, &t)
+		t, err := a.task(ctx, parts[1], upid)
 		switch {
 		case err == nil && t.Status == "stopped":
 			return ended(parts[5], t.ExitStatus)
@@ -254,13 +273,28 @@ func (a *api) wait(ctx context.Context, upid string) error {
 				failures += 2 // this one took as long as many polls
 			}
 			if failures > 5 {
-				return nstance.Errorf(nstance.Ambiguous, "the node of task %s does not answer: %w", parts[5], err)
+				return nstance.Errorf(nstance.Ambiguous, "the state of task %s is not known: %w", parts[5], err)
 			}
 		}
 		if !sleep.For(ctx, a.poll) {
 			return nstance.Errorf(nstance.Ambiguous, "task %s goes on: %w", parts[5], ctx.Err())
 		}
 	}
+}
+
+// A taskStatus says whether a task runs, and how it ended.
+type taskStatus struct {
+	Status     string `json:"status"`
+	ExitStatus string `json:"exitstatus"`
+}
+
+func (a *api) task(ctx context.Context, node, upid string) (taskStatus, error) {
+	var out taskStatus
+	err := a.get(ctx, "/nodes/"+url.PathEscape(node)+"/tasks/"+url.PathEscape(upid)+"/status", &out)
+	if err == nil && out.Status == "" {
+		return out, nstance.Errorf(nstance.Unavailable, "the answer does not show whether the task runs")
+	}
+	return out, err
 }
 
 func classifiedAs(err error, codes ...nstance.Code) bool {
@@ -293,8 +327,8 @@ func (a *api) images(ctx context.Context, node, storage string) ([]string, error
 	var list []struct {
 		VolID string `json:"volid"`
 	}
-	if err := a.client.Get(ctx, storagePath(node, storage)+"/content?content=iso", &list); err != nil {
-		return nil, classify(err)
+	if err := a.get(ctx, storagePath(node, storage)+"/content?content=iso", &list); err != nil {
+		return nil, err
 	}
 	out := make([]string, 0, len(list))
 	for _, v := range list {
@@ -305,7 +339,7 @@ func (a *api) images(ctx context.Context, node, storage string) ([]string, error
 
 func (a *api) removeImage(ctx context.Context, node, storage, volume string) error {
 	upid, err := a.remove(ctx, storagePath(node, storage)+"/content/"+url.PathEscape(volume))
-	if err != nil {
+	if err != nil || upid == "" { // done already (pve-storage, API2/Storage/Content.pm delete: the UPID is optional)
 		return err
 	}
 	return a.wait(ctx, upid)

@@ -107,3 +107,43 @@ func TestCreateUnseen(t *testing.T) {
 		require.Equal(t, nstance.StatusRunning, b.cloud.Machines()[0].Status)
 	})
 }
+
+// TestTaskThatGoesOn: a task that runs for long, or does not show whether it runs, is what keeps
+// a machine from being deleted, until it ends.
+func TestTaskThatGoesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer string // to the question for the task; empty: that it runs
+		after  time.Duration
+		code   nstance.Code
+		text   string
+	}{
+		"runs":              {"", 6 * time.Minute, nstance.Unavailable, ":qmdestroy:"},
+		"shows no status":   {"{}", 2 * time.Minute, nstance.Ambiguous, "does not show whether the task runs"},
+		"is answered null":  {"null", 2 * time.Minute, nstance.Ambiguous, "has no data"},
+		"runs a short time": {"", 4 * time.Minute, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inSilence(t, &silence{}, func(b *bench) {
+				m := b.create(b.spec())
+				<-time.After(time.Minute) // its creation is over
+				b.cloud.SetDelays(testcloud.Delays{Delete: 20 * time.Minute})
+				if c.answer != "" {
+					for range 10 {
+						b.cloud.Faults().All(callTask, says(c.answer))
+					}
+				}
+				require.NoError(t, b.p.Delete(b.Context(), m))
+				<-time.After(c.after)
+				err := b.p.Delete(b.Context(), m)
+				require.Equal(t, c.code, nstance.CodeOf(err), "%v", err)
+				if c.text != "" {
+					require.ErrorContains(t, err, c.text)
+				}
+				b.cloud.Faults().Clear()
+				<-time.After(20 * time.Minute)
+				b.gone(b.p, m)
+				require.Empty(t, b.cloud.Volumes())
+			})
+		})
+	}
+}

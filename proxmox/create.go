@@ -273,7 +273,6 @@ func (p *Provider) finishStep(ctx context.Context, w *work) (done bool, err erro
 	case f.lock == "clone":
 		return false, nil
 	}
-	path := vmPath(f.node, f.VMID)
 	if !f.configured() {
 		if err := p.unprotect(ctx, f); err != nil {
 			return false, err
@@ -288,7 +287,7 @@ func (p *Provider) finishStep(ctx context.Context, w *work) (done bool, err erro
 	if err := p.start(ctx, f); err != nil {
 		return false, err
 	}
-	return true, p.api.do(ctx, path+"/config", map[string]string{"tags": f.marks.tags(false)})
+	return true, p.api.configure(ctx, f.node, f.VMID, map[string]string{"tags": f.marks.tags(false)})
 }
 
 // configured reports whether the machine has had its first configuration: what it has then
@@ -305,13 +304,13 @@ func (p *Provider) unprotect(ctx context.Context, f *found) error {
 	if f.config["protection"] != "1" {
 		return nil
 	}
-	return p.api.do(ctx, vmPath(f.node, f.VMID)+"/config", map[string]string{"protection": "0"})
+	return p.api.configure(ctx, f.node, f.VMID, map[string]string{"protection": "0"})
 }
 
 // configure writes a machine's first configuration. The image may be gone: a
 // server whose create of the same machine failed has removed its own.
 func (p *Provider) configure(ctx context.Context, w *work, f *found, config map[string]string) error {
-	err := p.api.do(ctx, vmPath(f.node, f.VMID)+"/config", config)
+	err := p.api.configure(ctx, f.node, f.VMID, config)
 	if err == nil || w.seed == nil || !strings.Contains(err.Error(), ":iso/") {
 		return err
 	}

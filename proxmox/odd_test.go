@@ -231,3 +231,52 @@ func TestStatusNotShown(t *testing.T) {
 		})
 	}
 }
+
+// TestListsThatAreNone: an answer without a list does not say that there is nothing.
+func TestListsThatAreNone(t *testing.T) {
+	const callImages = "GET /nodes/{node}/storage/{storage}/content"
+	b := newBench(t, nil)
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.eventually(b.finished, "half made")
+	b.cloud.Faults().All(callImages, says("null"))
+	var err error
+	b.eventually(func() bool {
+		err = b.p.Delete(t.Context(), m)
+		require.NotErrorIs(t, err, nstance.NotFound)
+		return err != nil && len(b.cloud.Machines()) == 0
+	}, "the images are not asked for")
+	b.refused(nstance.Unavailable, err)
+	require.NotEmpty(t, b.cloud.Volumes())
+	b.cloud.Faults().Clear()
+	b.gone(b.p, m)
+	require.Empty(t, b.cloud.Volumes())
+
+	s := b.spec()
+	s.Args = json.RawMessage(`{"template": 9000, "pci": [{"mapping": "gpu"}]}`)
+	for call, create := range map[string]nstance.MachineSpec{"GET /cluster/mapping/pci": s, callList: b.spec(), "GET /access/permissions": b.spec()} {
+		b.cloud.Faults().Next(call, says("null"))
+		_, err = b.p.Create(t.Context(), create)
+		b.refused(nstance.Unavailable, err)
+		require.ErrorContains(t, err, "has no data")
+	}
+}
+
+// TestNoTaskNamed: a call that names no task is not known to be done, unless it may be done at
+// once. What is lost of an upload is not in its place.
+func TestNoTaskNamed(t *testing.T) {
+	b := newBench(t, nil)
+	b.cloud.Faults().Next("POST /nodes/{node}/storage/{storage}/upload", says("null"))
+	_, err := b.p.Create(t.Context(), b.spec())
+	b.refused(nstance.Ambiguous, err)
+	require.Empty(t, b.cloud.Machines())
+	b.cloud.Faults().Next("POST /nodes/{node}/qemu/{vmid}/config", says("null"))
+	b.running(b.p, b.create(b.spec()).ID)
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.cloud.Faults().Next(callShutdown, says("null"))
+	require.NoError(t, b.p.Park(t.Context(), m, nstance.ParkStopped))
+	b.eventually(func() bool { err = b.p.Park(t.Context(), m, nstance.ParkStopped); return err != nil }, "the park is not refused")
+	b.refused(nstance.Unavailable, err)
+	require.ErrorContains(t, err, "named no task")
+}

@@ -39,7 +39,9 @@ type work struct {
 	done   chan struct{} // closed when the work has ended; err and endedAt stand then
 
 	obstacleMu sync.Mutex
-	refused    error // what the latest step met; nil: it succeeded
+	refused    error     // what the latest step met; nil: it succeeded
+	task       string    // UPID of the task that is awaited; empty: none
+	taskSince  time.Time // when that began
 
 	err     error
 	endedAt time.Time
@@ -49,12 +51,29 @@ type work struct {
 // the cluster's own work that is not over yet, such as a start that was accepted before.
 const obstacleAfter = 3
 
+// taskLimit is how long a task may run until that is an obstacle.
+const taskLimit = 5 * time.Minute
+
 // obstacle returns why the work does not get on; nil: it does.
 func (w *work) obstacle() error {
 	w.obstacleMu.Lock()
 	defer w.obstacleMu.Unlock()
-	return w.refused
+	if w.task == "" || time.Since(w.taskSince) < taskLimit {
+		return w.refused
+	}
+	return &nstance.Error{Code: nstance.Unavailable, Msg: "task " + w.task + " runs since " + w.taskSince.UTC().Format(time.RFC3339),
+		Remedy: "look at its log in Proxmox VE, and stop it if it hangs"}
 }
+
+// waitFor records which task is awaited; empty: none.
+func (w *work) waitFor(upid string) {
+	w.obstacleMu.Lock()
+	defer w.obstacleMu.Unlock()
+	w.task, w.taskSince = upid, time.Now()
+}
+
+// workKey is the key of the work that a context belongs to.
+type workKey struct{}
 
 func newWork(kind string, m marks, node string) *work {
 	return &work{kind: kind, marks: m, node: node, at: node, cancel: func() {}, cloned: make(chan struct{}), done: make(chan struct{})}
@@ -132,7 +151,7 @@ func (p *Provider) drop(w *work) {
 // begin does a work in the background until it ends or the provider is closed.
 // If it is closed already, the next provider does what is left.
 func (p *Provider) begin(w *work, do func(context.Context, *work) error) {
-	ctx, cancel := context.WithCancel(p.life)
+	ctx, cancel := context.WithCancel(context.WithValue(p.life, workKey{}, w))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.cancel = cancel
