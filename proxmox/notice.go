@@ -91,13 +91,13 @@ func (w *nodeWatch) read(ctx context.Context) (reading, error) {
 	return out, nil
 }
 
-// keep keeps whether a node is in trouble.
+// keep keeps whether a node is in trouble. A state that does not decide it ends no trouble.
 func (w *nodeWatch) keep(node, state string) {
-	switch _, trouble := troubles[state]; {
-	case trouble:
+	if !decides(state) {
+		return
+	}
+	if delete(w.nodes, node); state != haOnline {
 		w.nodes[node] = state
-	case state == haOnline || w.nodes[node] != haFence:
-		delete(w.nodes, node)
 	}
 }
 

@@ -852,7 +852,7 @@ func TestFencedNode(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Capacity)
 }
 
-// TestNoticesOfPlaces: a fenced node's notice stands while its state is unknown, another trouble of
+// TestNoticesOfPlaces: a node's notice stands while its state is unknown or not shown, another trouble of
 // the node is another notice, and a copy of a machine on a node in trouble is not the machine.
 func TestNoticesOfPlaces(t *testing.T) {
 	two := []pvetest.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}}
@@ -862,6 +862,8 @@ func TestNoticesOfPlaces(t *testing.T) {
 		want   []string
 	}{
 		"unknown":     {"pve1", []string{"fence", "unknown"}, []string{"proxmox/fence"}},
+		"not shown":   {"pve1", []string{"maintenance", "", "unknown"}, []string{"proxmox/maintenance"}},
+		"over":        {"pve1", []string{"maintenance", "", "online"}, []string{"proxmox/maintenance", "proxmox/maintenance withdrawn"}},
 		"maintenance": {"pve1", []string{"fence", "maintenance"}, []string{"proxmox/fence", "proxmox/fence withdrawn", "proxmox/maintenance"}},
 		"a copy":      {"pve2", []string{"fence"}, nil},
 	} {
