@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 
 	"github.com/nstance-go/nstance"
@@ -109,22 +110,45 @@ func (p *Provider) gone(ctx context.Context, list []resource, m nstance.Machine)
 }
 
 // removeImages deletes the images of a machine, in shared storage once and else
-// on each node.
+// on each node. One on a node that is offline stays: the node may never come back, and must
+// not keep the machine from being gone.
 func (p *Provider) removeImages(ctx context.Context, list []resource, id nstance.InstanceID) error {
+	p.reportUnsearched(list)
 	return p.eachImage(ctx, list, id, func(at resource, volume string) error {
 		return p.api.removeImage(ctx, at.Node, at.Storage, volume)
 	})
 }
 
-// eachImage calls f with the images of a machine on nodes that are online, until it fails.
-func (p *Provider) eachImage(ctx context.Context, list []resource, id nstance.InstanceID, f func(at resource, volume string) error) error {
-	online := map[string]bool{}
+// reportUnsearched logs, once for each time that a node is offline, that its storage is not
+// searched for images.
+func (p *Provider) reportUnsearched(list []resource) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	online := onlineNodes(list)
+	maps.DeleteFunc(p.unsearched, func(node string, _ bool) bool { return online[node] })
 	for _, r := range list {
-		if r.Type == "node" {
-			online[r.Node] = r.Status == "online"
+		if r.Type != "storage" || r.Storage != p.o.ISOStorage || r.Shared == 1 || online[r.Node] || p.unsearched[r.Node] {
+			continue
+		}
+		p.unsearched[r.Node] = true
+		p.log.Warn("node is offline: images of machines that are deleted now may stay on it", "node", r.Node, "storage", r.Storage, "remedy", "delete them by hand: "+imagePrefix("<instance ID>")+"*.iso")
+	}
+}
+
+// onlineNodes returns the nodes that are online in a listing.
+func onlineNodes(list []resource) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range list {
+		if r.Type == "node" && r.Status == "online" {
+			out[r.Node] = true
 		}
 	}
-	visible := false
+	return out
+}
+
+// eachImage calls f with the images of a machine on nodes that are online, until it fails.
+func (p *Provider) eachImage(ctx context.Context, list []resource, id nstance.InstanceID, f func(at resource, volume string) error) error {
+	online, visible := onlineNodes(list), false
 	for _, r := range list {
 		if r.Type != "storage" || r.Storage != p.o.ISOStorage || !online[r.Node] {
 			continue

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -111,6 +112,27 @@ func TestImageStays(t *testing.T) {
 	err := b.open(proxmox.Options{ISOStorage: "nowhere"}).Delete(t.Context(), m)
 	b.refused(nstance.Unavailable, err)
 	require.ErrorContains(t, err, "nowhere")
+}
+
+// TestImageOnOfflineNode: a node that is offline keeps no machine from being gone. That an image
+// may stay there is logged once for each time.
+func TestImageOnOfflineNode(t *testing.T) {
+	b := newBench(t, &pvetest.Options{Nodes: []pvetest.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}}})
+	var out bytes.Buffer
+	b.log = slog.New(slog.NewTextHandler(&out, nil))
+	p := b.open(proxmox.Options{})
+	logged := func() int { return strings.Count(out.String(), "node is offline: images") }
+	for times := range 2 {
+		b.refused(nstance.NotFound, p.Delete(t.Context(), nstance.Machine{ID: b.spec().ID, Owner: b.owner}))
+		require.Equal(t, times, logged())
+		b.cloud.SetOffline("pve2", true)
+		for range 2 {
+			b.refused(nstance.NotFound, p.Delete(t.Context(), nstance.Machine{ID: b.spec().ID, Owner: b.owner}))
+		}
+		require.Equal(t, times+1, logged())
+		b.cloud.SetOffline("pve2", false)
+	}
+	require.Contains(t, out.String(), "node=pve2 storage=local")
 }
 
 // TestImageIsGone: an image that another server has removed meanwhile is uploaded again.

@@ -49,6 +49,8 @@ type Provider struct {
 	mu    sync.Mutex
 	works map[nstance.InstanceID]*work
 	busy  map[nstance.InstanceID]chan struct{} // calls that change the machine
+
+	unsearched map[string]bool // nodes that are offline and whose images were logged as left behind
 }
 
 var (
@@ -105,7 +107,7 @@ func New(o Options, base http.RoundTripper, log *slog.Logger) (*Provider, error)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Provider{api: a, o: o, log: log, works: map[nstance.InstanceID]*work{}, busy: map[nstance.InstanceID]chan struct{}{}}
+	p := &Provider{api: a, o: o, log: log, works: map[nstance.InstanceID]*work{}, busy: map[nstance.InstanceID]chan struct{}{}, unsearched: map[string]bool{}}
 	p.life, p.end = context.WithCancel(context.Background())
 	return p, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,6 +34,7 @@ type bench struct {
 	onCall atomic.Pointer[func(*http.Request)] // called before each call
 	refuse atomic.Pointer[refusal]             // calls that are answered in place of the cluster
 	static bool                                // machines of crashSpec have a static address
+	log    *slog.Logger                        // of providers that are opened; nil: discards
 }
 
 // A refusal answers calls whose path contains a text.
@@ -79,7 +81,7 @@ func (b *bench) open(o proxmox.Options) *proxmox.Provider {
 	if o.InstanceTypes == nil {
 		o.InstanceTypes = map[string]proxmox.InstanceType{"small": {Cores: 1, Memory: 1024}}
 	}
-	p, err := proxmox.New(o, nil, nil)
+	p, err := proxmox.New(o, nil, b.log)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p
