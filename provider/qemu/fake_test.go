@@ -61,7 +61,8 @@ type fakeQEMU struct {
 	monitor net.Conn
 	ready   bool // capabilities are negotiated
 	status  string
-	moved   int // reads of the migration
+	rate    float64 // of a migration, in bytes a second
+	moved   int     // reads of the migration
 }
 
 func playQEMU(args []string) int {
@@ -101,9 +102,9 @@ func playQEMU(args []string) int {
 	lines := bufio.NewScanner(q.monitor)
 	for lines.Scan() {
 		var c struct {
-			Execute   string            `json:"execute"`
-			Arguments map[string]string `json:"arguments"`
-			ID        int               `json:"id"`
+			Execute   string         `json:"execute"`
+			Arguments map[string]any `json:"arguments"`
+			ID        int            `json:"id"`
 		}
 		_ = json.Unmarshal(lines.Bytes(), &c)
 		if q.execute(c.Execute, c.Arguments, c.ID) {
@@ -126,14 +127,16 @@ func (q *fakeQEMU) shutDown(reason string) int {
 }
 
 // execute answers one command, and reports whether QEMU ends.
-func (q *fakeQEMU) execute(command string, args map[string]string, id int) (ends bool) {
+func (q *fakeQEMU) execute(command string, args map[string]any, id int) (ends bool) {
 	if q.ready = q.ready || command == "qmp_capabilities"; !q.ready {
 		q.say(`{"id": %d, "error": {"class": "CommandNotFound", "desc": "Expecting capabilities negotiation with 'qmp_capabilities'"}}`, id)
 		return false
 	}
 	answer, deaf := "{}", strings.Contains(q.args["-append"], "deaf")
 	switch command {
-	case "qmp_capabilities":
+	case "qmp_capabilities", "migrate_cancel":
+	case "migrate-set-parameters":
+		q.rate, _ = args["max-bandwidth"].(float64)
 	case "system_powerdown":
 		q.say(`{"event": "POWERDOWN"}`)
 		if !deaf {
@@ -156,9 +159,10 @@ func (q *fakeQEMU) execute(command string, args map[string]string, id int) (ends
 			q.status = "paused"
 		}
 	case "migrate":
-		cmd := shell(args["uri"])
+		uri, _ := args["uri"].(string)
+		cmd := shell(uri)
 		cmd.Stdin = strings.NewReader("memory of a guest")
-		if err := cmd.Run(); err != nil {
+		if err := cmd.Run(); err != nil || q.rate < 1<<30 { // QEMU's own limit is too low
 			q.moved = -1 << 20
 		}
 	case "query-migrate":

@@ -16,8 +16,19 @@ const (
 	// take.
 	hibernateLimit = 2 * time.Minute
 
+	// restoreLimit is how long reading it may take. A disk may read more slowly
+	// than it has written.
+	restoreLimit = 2 * hibernateLimit
+
+	// cancelLimit is how long QEMU has to end a migration that is given up.
+	cancelLimit = 30 * time.Second
+
 	// migrationPoll is the time between two looks at a migration.
 	migrationPoll = 20 * time.Millisecond
+
+	// migrationRate is what QEMU may write, in bytes a second: more than any disk
+	// takes, in place of QEMU's 128 MiB (migration/options.c).
+	migrationRate = 1 << 40
 )
 
 // ParkModes implements [nstance.Parker].
@@ -92,64 +103,124 @@ func (m *machine) obey(what order) {
 }
 
 // hibernate writes the machine's memory to its folder and ends QEMU. Where that
-// fails, the machine runs on: what was written is removed first, as a machine
-// must never run beside its own image.
+// fails, the machine runs on.
 func (m *machine) hibernate() {
-	ctx, cancel := context.WithTimeout(m.ctx, hibernateLimit)
-	defer cancel()
-	saved, err := m.process.save(ctx)
+	failed := m.process.save(m.ctx)
+	if failed != nil && m.ctx.Err() != nil {
+		return // being deleted
+	}
+	saved, stuck := failed == nil, error(nil)
+	if !saved {
+		saved, stuck = m.process.cancelSave(m.ctx)
+	}
 	if saved {
-		m.process.quit(ctx)
+		m.process.quit(m.ctx)
 		m.process = nil
 		m.setStatus(nstance.StatusStopped, nstance.LossRequested)
 		return
 	}
-	if m.ctx.Err() != nil {
-		return // being deleted
+	m.c.log.Warn("machine cannot hibernate", "instance_id", m.spec.ID, "err", failed)
+	if stuck == nil {
+		stuck = m.process.runOn(m.ctx, m.Dir)
 	}
-	m.c.log.Warn("machine cannot hibernate and runs on", "instance_id", m.spec.ID, "err", err)
-	refused := nstance.Errorf(nstance.Unavailable, "machine %s cannot hibernate and runs on: %w", m.spec.ID, err)
-	err = errors.Join(removeMemory(m.Dir), m.process.monitor.Execute(m.ctx, "cont", nil, nil))
+	m.hibernated(failed, stuck)
+}
+
+// hibernated records that the machine could not hibernate, and why it does not run
+// on either, if so.
+func (m *machine) hibernated(failed, stuck error) {
 	m.c.machines.Lock()
 	defer m.c.machines.Unlock()
-	if m.parked, m.refused = false, refused; m.ctx.Err() == nil && err == nil {
+	if m.parked = false; m.ctx.Err() != nil {
+		return
+	}
+	if stuck == nil {
+		m.refused = nstance.Errorf(nstance.Unavailable, "machine %s cannot hibernate and runs on: %w", m.spec.ID, failed)
 		m.View.Status = nstance.StatusRunning
+		return
+	}
+	m.c.log.Warn("machine neither hibernates nor runs on", "instance_id", m.spec.ID, "err", stuck)
+	m.View.Status, m.View.CauseText = nstance.StatusUnknown, "neither hibernates nor runs on: "+stuck.Error()
+}
+
+// save stops the guest and writes its memory to a file. Nil means that the file is
+// complete: from then on this process must not go on.
+func (p *process) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hibernateLimit)
+	defer cancel()
+	for _, c := range []struct {
+		name string
+		args any
+	}{
+		{"stop", nil},
+		{"migrate-set-parameters", map[string]int64{"max-bandwidth": migrationRate}},
+		{"migrate", map[string]string{"uri": "exec:cat > " + memoryFile}}, // file: as a target is refused before QEMU 8.2
+	} {
+		if err := p.monitor.Execute(ctx, c.name, c.args, nil); err != nil {
+			return err
+		}
+	}
+	end, err := p.migrationEnd(ctx)
+	if err == nil && end.Status != completed {
+		err = nstance.Errorf(nstance.Internal, "the memory cannot be written: %s %s", end.Status, end.Error)
+	}
+	return err
+}
+
+// cancelSave ends the migration that save may have begun, and reports whether it has
+// completed meanwhile. With an error it may go on, and stop the guest later.
+func (p *process) cancelSave(ctx context.Context) (saved bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cancelLimit)
+	defer cancel()
+	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
+		return false, err
+	}
+	end, err := p.migrationEnd(ctx)
+	return end.Status == completed, err
+}
+
+// completed is the status of a migration that has succeeded.
+const completed = "completed"
+
+// A migration is what QEMU says of the latest one.
+type migration struct {
+	Status string `json:"status"` // empty: there was none
+	Error  string `json:"error-desc"`
+}
+
+// migrationEnd waits until the latest migration has ended.
+func (p *process) migrationEnd(ctx context.Context) (migration, error) {
+	for {
+		var now migration
+		if err := p.monitor.Execute(ctx, "query-migrate", nil, &now); err != nil {
+			return migration{}, err
+		}
+		switch now.Status {
+		case completed, "failed", "cancelled", "":
+			return now, nil
+		}
+		if !sleep.For(ctx, migrationPoll) {
+			return migration{}, context.Cause(ctx)
+		}
 	}
 }
 
-// save stops the guest and writes its memory to a file. It reports whether the
-// file is complete: from then on this process must not go on.
-func (p *process) save(ctx context.Context) (bool, error) {
-	if err := p.monitor.Execute(ctx, "stop", nil, nil); err != nil {
-		return false, err
+// runOn has the guest go on that save has stopped. What was written is removed first:
+// a machine must never run beside its own image.
+func (p *process) runOn(ctx context.Context, dir string) error {
+	if err := removeMemory(dir); err != nil {
+		return err
 	}
-	// file: as a target is refused before QEMU 8.2.
-	if err := p.monitor.Execute(ctx, "migrate", map[string]string{"uri": "exec:cat > " + memoryFile}, nil); err != nil {
-		return false, err
-	}
-	for {
-		var progress struct {
-			Status string `json:"status"`
-			Error  string `json:"error-desc"`
-		}
-		if err := p.monitor.Execute(ctx, "query-migrate", nil, &progress); err != nil {
-			return false, err
-		}
-		switch progress.Status {
-		case "completed":
-			return true, nil
-		case "failed", "cancelled":
-			return false, nstance.Errorf(nstance.Internal, "the memory cannot be written: %s %s", progress.Status, progress.Error)
-		}
-		if !sleep.For(ctx, migrationPoll) {
-			return false, context.Cause(ctx)
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, monitorLimit)
+	defer cancel()
+	return p.monitor.Execute(ctx, "cont", nil, nil)
 }
 
 // resume waits until the memory has been read, and has the guest go on. The file
 // is removed before: it must not be used again.
 func (p *process) resume(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, restoreLimit)
+	defer cancel()
 	for {
 		var state struct {
 			Status string `json:"status"`
@@ -164,10 +235,7 @@ func (p *process) resume(ctx context.Context, dir string) error {
 			return context.Cause(ctx)
 		}
 	}
-	if err := removeMemory(dir); err != nil {
-		return err
-	}
-	return p.monitor.Execute(ctx, "cont", nil, nil)
+	return p.runOn(ctx, dir)
 }
 
 func removeMemory(dir string) error {

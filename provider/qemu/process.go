@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os/exec"
 	"strings"
 	"sync"
@@ -66,15 +67,19 @@ func (m *machine) start(restore bool) error {
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
-	ctx, cancel := context.WithTimeout(m.ctx, monitorLimit)
+	return p.explain(p.attach(m.ctx, conn, restore, m.Dir))
+}
+
+// attach waits until the monitor at the other end of conn answers, and with restore
+// until the machine goes on. Only the first has monitorLimit.
+func (p *process) attach(ctx context.Context, conn net.Conn, restore bool, dir string) (err error) {
+	greeting, cancel := context.WithTimeout(ctx, monitorLimit)
 	defer cancel()
-	if p.monitor, err = qmp.New(ctx, conn, p.observe); err != nil {
-		return p.explain(err)
+	p.monitor, err = qmp.New(greeting, conn, p.observe)
+	if err == nil && restore {
+		err = p.resume(ctx, dir)
 	}
-	if restore {
-		err = p.resume(ctx, m.Dir)
-	}
-	return p.explain(err)
+	return err
 }
 
 // explain returns what QEMU printed before it ended, if that is why err came.
