@@ -26,7 +26,8 @@ type Machine interface {
 	comparable
 	Base() *Part
 
-	// Create begins the machine. If it fails, it has called [Set.Remove].
+	// Create begins the machine, until Stop is called at most. If it fails, it has
+	// called [Set.Remove].
 	Create() error
 
 	// Stop requests the end of the machine, after which the provider calls
@@ -66,7 +67,8 @@ func New[M Machine](o Options) *Set[M] {
 type Name struct{ Handle, Zone string }
 
 // Create returns the machine of spec, or creates the one that add returns. It returns
-// when the machine's Create has, and fails with Ambiguous when ctx ends before. Fails
+// when the machine's Create has, and fails with Ambiguous when ctx ends before: the
+// machine is created all the same. Fails
 // with Conflict when the machine exists with other parameters, Capacity when the set is
 // full, Unavailable when it is closed.
 func (s *Set[M]) Create(ctx context.Context, spec nstance.MachineSpec, name Name, add func(*Part) M) (nstance.Machine, error) {
@@ -76,8 +78,10 @@ func (s *Set[M]) Create(ctx context.Context, spec nstance.MachineSpec, name Name
 	}
 	p := m.Base()
 	if fresh {
-		p.createErr = m.Create()
-		close(p.created)
+		s.Go(func() {
+			p.createErr = m.Create()
+			close(p.created)
+		})
 	}
 	select {
 	case <-p.created:

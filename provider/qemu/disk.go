@@ -55,7 +55,7 @@ func (m *machine) makeOverlay(ctx context.Context) error {
 // runImageTool runs qemu-img in the machine's folder.
 func (m *machine) runImageTool(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, imageTool, args...)
-	cmd.Dir = m.Dir
+	cmd.Dir, cmd.WaitDelay = m.Dir, outputLimit
 	if errors.Is(cmd.Err, exec.ErrNotFound) {
 		return nstance.FieldError("args.disks", "install it on the host (Debian: qemu-utils)", "%v", cmd.Err)
 	}

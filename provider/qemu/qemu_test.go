@@ -224,6 +224,39 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestCreateOnStorageThatHangs: a caller is not kept longer than its context lasts, nor is any
+// other, and the cloud can be closed.
+func TestCreateOnStorageThatHangs(t *testing.T) {
+	tools := t.TempDir()
+	t.Setenv("PATH", tools+string(os.PathListSeparator)+os.Getenv("PATH"))
+	began := filepath.Join(tools, "began")
+	require.NoError(t, program.Write(filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\ntouch "+began+"\nexec sleep 3600\n")))
+	image := filepath.Join(tools, "image")
+	require.NoError(t, os.WriteFile(image, []byte("an image"), 0o600))
+	c := cloud(t, func(o *qemu.Options) { o.Images = map[string]string{"debian": image} })
+	s := newSpec()
+	s.Image = "debian"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answers := make(chan error, 2)
+	for range cap(answers) {
+		go func() {
+			_, err := c.Create(ctx, s)
+			answers <- err
+		}()
+	}
+	require.Eventually(t, func() bool { _, err := os.Stat(began); return err == nil }, soon, 5*time.Millisecond)
+	cancel()
+	for range cap(answers) {
+		require.ErrorIs(t, <-answers, nstance.Ambiguous)
+	}
+	for m, err := range c.List(t.Context(), owner) {
+		require.NoError(t, err)
+		require.Equal(t, nstance.StatusPending, m.Status)
+	}
+	require.NoError(t, c.Close())
+}
+
 func TestCheckHardware(t *testing.T) {
 	settings := provider.Settings{Options: json.RawMessage(`{"kernel": "/boot/vmlinuz", "types": {"odd": {"cpus": 3}}}`)}
 	for args, field := range map[string]string{
