@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/nstance-go/nstance/internal/clip"
 )
@@ -20,29 +21,37 @@ const maxLine = 4096
 // maxConsoleFile, the end of it in memory.
 type console struct {
 	path string
-	copy io.Writer // also gets everything, by lines; may be nil
+	copy io.Writer // also gets everything, by lines; does not block; may be nil
+
+	writing sync.Mutex // guards what follows; a disk may hang while it is held
+	file    *os.File
+	size    int
+	line    []byte // not copied yet
 
 	mu   sync.Mutex
-	file *os.File
-	size int
 	last []byte
-	line []byte // not copied yet
 }
 
 func newConsole(path string, also io.Writer) *console { return &console{path: path, copy: also} }
 
 // Write never fails: a full disk must not stop a machine.
 func (c *console) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = append(c.last, b...)
-	c.last = clip.Console(c.last)
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.keep(b)
 	c.record(b)
 	if c.copy != nil {
 		c.line = append(c.line, b...)
 		c.copyLines(len(c.line) >= maxLine)
 	}
 	return len(b), nil
+}
+
+func (c *console) keep(b []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = append(c.last, b...)
+	c.last = clip.Console(c.last)
 }
 
 // copyLines passes the whole lines on, or everything: machines share that writer.
@@ -69,7 +78,8 @@ func (c *console) record(b []byte) {
 			c.file = nil
 			return
 		}
-		b, c.size = c.last, len(c.last)
+		b = c.end()
+		c.size = len(b)
 	}
 	_, _ = c.file.Write(b)
 }
@@ -82,13 +92,76 @@ func (c *console) end() []byte {
 }
 
 func (c *console) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	if c.copy != nil {
 		c.copyLines(true)
 	}
 	if c.file != nil {
 		_ = c.file.Close()
 		c.file = nil
+	}
+}
+
+// maxCopies is how many writes may wait for Options.Console. One is at most 32 KiB long.
+const maxCopies = 256
+
+// A copier writes to Options.Console what machines print. It never blocks: what does
+// not fit is dropped.
+type copier struct {
+	out     io.Writer
+	waiting chan []byte
+	stop    chan struct{}
+	once    sync.Once
+	done    chan struct{}
+}
+
+// newCopier returns a copier in front of out; close it.
+func newCopier(out io.Writer) *copier {
+	c := &copier{out: out, waiting: make(chan []byte, maxCopies), stop: make(chan struct{}), done: make(chan struct{})}
+	go c.run() // ends with close, or once out returns
+	return c
+}
+
+func (c *copier) Write(b []byte) (int, error) {
+	select {
+	case c.waiting <- append([]byte(nil), b...):
+	default:
+	}
+	return len(b), nil
+}
+
+func (c *copier) run() {
+	defer close(c.done)
+	for {
+		select {
+		case b := <-c.waiting:
+			_, _ = c.out.Write(b)
+		case <-c.stop:
+			c.writeRest()
+			return
+		}
+	}
+}
+
+func (c *copier) writeRest() {
+	for {
+		select {
+		case b := <-c.waiting:
+			_, _ = c.out.Write(b)
+		default:
+			return
+		}
+	}
+}
+
+// close waits until everything has been written, for outputLimit at most.
+func (c *copier) close() {
+	c.once.Do(func() { close(c.stop) })
+	limit := time.NewTimer(outputLimit)
+	defer limit.Stop()
+	select {
+	case <-c.done:
+	case <-limit.C:
 	}
 }

@@ -2,6 +2,8 @@ package qemu
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"path/filepath"
 	"testing"
 
@@ -22,4 +24,29 @@ func TestConsolesShareAWriter(t *testing.T) {
 	one.close()
 	two.close()
 	require.Equal(t, "first\nsecond\nlast", shared.String())
+}
+
+// TestCopierThatWaits: what does not fit is dropped, and what fits is written in order, at the
+// latest when the copier is closed.
+func TestCopierThatWaits(t *testing.T) {
+	in, out := io.Pipe()
+	c := newCopier(out)
+	var want []byte
+	for i := range 2 * maxCopies {
+		line := fmt.Appendf(nil, "line %d\n", i)
+		_, err := c.Write(line) // returns, or the test hangs
+		require.NoError(t, err)
+		if i < maxCopies {
+			want = append(want, line...)
+		}
+		clear(line) // callers use it again
+	}
+	got := make([]byte, len(want))
+	_, err := io.ReadFull(in, got)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+	go func() { _, _ = io.Copy(io.Discard, in) }()
+	c.close()
+	<-c.done
+	c.close()
 }

@@ -46,7 +46,7 @@ const (
 func newMachine(c *Cloud, p *machines.Part, spec nstance.MachineSpec, s shape) *machine {
 	m := &machine{Part: p, c: c, spec: spec, shape: s, orders: make(chan order, 1), kills: make(chan chan<- bool)}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	m.console = newConsole(filepath.Join(m.Dir, consoleFile), c.o.Console)
+	m.console = newConsole(filepath.Join(m.Dir, consoleFile), c.copies)
 	return m
 }
 

@@ -32,7 +32,7 @@ type Options struct {
 	MaxMachines int               `json:"max_machines" doc:"how many machines there may be at the same time; one more is refused as sold out" default:"no limit" min:"0"`
 	Endpoint    string            `json:"endpoint" doc:"socket of a cloud that another process serves; instead of everything else"`
 
-	Console io.Writer `json:"-"` // also gets what machines print, whole lines from many goroutines; nil: discarded
+	Console io.Writer `json:"-"` // also gets what machines print, whole lines; what it is too slow for is dropped; nil: discarded
 }
 
 // A Type is what a machine of an instance type has.
@@ -117,6 +117,9 @@ func (o Options) withDefaults() Options {
 	o.Accel = cmp.Or(o.Accel, accelAuto)
 	o.Program = cmp.Or(o.Program, "qemu-system-x86_64")
 	o.Grace = cmp.Or(o.Grace, provider.Duration(defaultGrace))
+	if o.Console == nil {
+		o.Console = io.Discard
+	}
 	return o
 }
 

@@ -40,8 +40,8 @@ func (c *Cloud) Delete(ctx context.Context, want nstance.Machine) error {
 // there at once.
 func (c *Cloud) ConsoleOutput(ctx context.Context, want nstance.Machine) ([]byte, error) {
 	c.machines.Lock()
-	defer c.machines.Unlock()
 	m, err := c.machines.Find(ctx, want)
+	c.machines.Unlock()
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,7 @@ type Cloud struct {
 	qemu   string // path of the program
 	relay  []string
 	accel  func() string // the accelerator; the first call may take probeLimit
+	copies *copier       // of what machines print
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -98,6 +99,7 @@ func New(o *Options, log *slog.Logger) (*Cloud, error) {
 	})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.accel = sync.OnceValue(c.chooseAccel)
+	c.copies = newCopier(c.o.Console)
 	return c, nil
 }
 
@@ -108,6 +110,7 @@ func (c *Cloud) Close() error {
 	c.machines.Close()
 	c.cancel()
 	c.machines.Wait()
+	c.copies.close()
 	return os.RemoveAll(c.root)
 }
 

@@ -575,7 +575,33 @@ func TestConsole(t *testing.T) {
 	c := cloud(t, func(o *qemu.Options) { o.Console = &copied })
 	m := create(t, c, newSpec())
 	prints(t, c, m, "a guest boots")
-	require.Equal(t, "a guest boots\n", copied.String())
+	require.Eventually(t, func() bool { return copied.String() == "a guest boots\n" }, soon, time.Millisecond)
+}
+
+// A hangingWriter takes nothing until it is released.
+type hangingWriter struct{ began, release chan struct{} }
+
+func (w hangingWriter) Write(b []byte) (int, error) {
+	select {
+	case w.began <- struct{}{}:
+	default:
+	}
+	<-w.release
+	return len(b), nil
+}
+
+// TestConsoleThatHangs: what takes no copy of what machines print keeps no call waiting.
+func TestConsoleThatHangs(t *testing.T) {
+	hanging := hangingWriter{make(chan struct{}, 1), make(chan struct{})}
+	defer close(hanging.release)
+	c := cloud(t, func(o *qemu.Options) { o.Console = hanging })
+	m := create(t, c, newSpec())
+	<-hanging.began
+	prints(t, c, m, "a guest boots")
+	becomes(t, c, m.ID, nstance.StatusRunning)
+	require.NoError(t, c.Delete(t.Context(), m))
+	becomes(t, c, m.ID, "gone")
+	require.NoError(t, c.Close())
 }
 
 // TestStartFailures: the messages of the test's QEMU cover every row of the table, one
