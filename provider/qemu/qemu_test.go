@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/program"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/providertest"
 	"github.com/nstance-go/nstance/provider/qemu"
 )
@@ -469,6 +470,38 @@ func TestPark(t *testing.T) {
 		off.ProviderID = never.ProviderID
 		require.ErrorIs(t, c.Park(t.Context(), off, nstance.ParkStopped), nstance.Conflict)
 	})
+}
+
+// TestParkThroughEndpoint: machines of a cloud that another process serves are parked and woken
+// too. Their consoles are not read.
+func TestParkThroughEndpoint(t *testing.T) {
+	c := cloud(t, nil)
+	path := filepath.Join(t.TempDir(), "socket")
+	l, err := local.Listen(t.Context(), path)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- local.Serve(ctx, l, c) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-served)
+	})
+	p, end, err := qemu.Kind().Open(t.Context(), provider.Settings{Options: json.RawMessage(`{"endpoint": ` + strconv.Quote(path) + `}`)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, end()) }()
+	abilities := provider.AbilitiesOf(p)
+	require.Nil(t, abilities.Console)
+	for _, mode := range qemu.Kind().Park {
+		s := newSpec()
+		s.Park, s.Market = mode, nstance.OnDemand
+		m, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, abilities.Parking.Park(t.Context(), m, mode))
+		becomes(t, c, m.ID, nstance.StatusStopped)
+		require.NoError(t, abilities.Parking.Wake(t.Context(), m))
+		becomes(t, c, m.ID, nstance.StatusRunning)
+	}
 }
 
 // requireNoMemory requires that no folder of a machine holds its memory, which is as large as
