@@ -106,20 +106,17 @@ func (m *machine) obey(what order) {
 // fails, the machine runs on.
 func (m *machine) hibernate() {
 	failed := m.process.save(m.ctx)
-	if failed != nil && m.ctx.Err() != nil {
-		return // being deleted
-	}
-	saved, stuck := failed == nil, error(nil)
-	if !saved {
-		saved, stuck = m.process.cancelSave(m.ctx)
-	}
-	if saved {
+	switch {
+	case failed == nil:
 		m.process.quit(m.ctx)
 		m.process = nil
 		m.setStatus(nstance.StatusStopped, nstance.LossRequested)
 		return
+	case m.ctx.Err() != nil:
+		return // being deleted
 	}
 	m.c.log.Warn("machine cannot hibernate", "instance_id", m.spec.ID, "err", failed)
+	stuck := m.process.cancelSave(m.ctx)
 	if stuck == nil {
 		stuck = m.process.runOn(m.ctx, m.Dir)
 	}
@@ -167,16 +164,17 @@ func (p *process) save(ctx context.Context) error {
 	return err
 }
 
-// cancelSave ends the migration that save may have begun, and reports whether it has
-// completed meanwhile. With an error it may go on, and stop the guest later.
-func (p *process) cancelSave(ctx context.Context) (saved bool, err error) {
+// cancelSave ends the migration that save may have begun, also one that completes
+// just now: the guest may go on after either. With an error the migration may go on,
+// and stop the guest later.
+func (p *process) cancelSave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cancelLimit)
 	defer cancel()
 	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
-		return false, err
+		return err
 	}
-	end, err := p.migrationEnd(ctx)
-	return end.Status == completed, err
+	_, err := p.migrationEnd(ctx)
+	return err
 }
 
 // completed is the status of a migration that has succeeded.
