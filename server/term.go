@@ -145,7 +145,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	})
 	t.config.Groups = t.groups
 	t.agents = agents.New(s.store, t.reconciler, t.drains, agents.Options{
-		Owner: owner, Config: s.config.InForce, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: version.Software, Log: t.log,
+		Owner: owner, Config: s.config.InForce, Epoch: granted.Epoch(), Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: version.Software, Log: t.log,
 		Secrets: secrets, Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
 		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested, MayPrune: t.mayPrune,
 	})

@@ -51,8 +51,9 @@ type shard interface {
 type Options struct {
 	Owner   nstance.Owner
 	Config  func() *config.Config // in force
-	Check   func() error          // fails when the term has ended
-	Began   time.Time             // of the term
+	Epoch   uint64
+	Check   func() error // fails when the term has ended
+	Began   time.Time    // of the term
 	Now     func() time.Time
 	Keys    *keyring.Keys
 	Expiry  ports.Expiry

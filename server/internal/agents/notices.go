@@ -10,7 +10,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/generation"
 	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -174,7 +176,7 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 				unsettled.Add(1)
 			}
 			continue
-		case isNew && slices.Contains(set.GetAcknowledged(), w.GetEventId()): // by a former leader
+		case isNew && slices.Contains(set.GetAcknowledged(), w.GetEventId()) && s.agents.recordIsWhole(s.id): // by a former leader
 			state.settled.Store(true)
 		case !state.settled.Load():
 			unsettled.Add(1)
@@ -183,6 +185,13 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 		accepted = append(accepted, n)
 	}
 	return accepted
+}
+
+// recordIsWhole reports whether the instance's record has all that was acknowledged to its agent: not
+// one of before storage was restored, and not one that was made from the machine's marks.
+func (a *Agents) recordIsWhole(id nstance.InstanceID) bool {
+	rec := a.shard.Records().Peek(id)
+	return rec != nil && rec.Reason != records.ReasonAdopted && generation.Of(rec.Epoch) == generation.Of(a.Epoch)
 }
 
 // refuseNotice raises an alarm, once in a session. The notice is acknowledged with the

@@ -11,7 +11,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // A noticeSession is the session of an agent that sends notices.
@@ -34,6 +36,16 @@ func inNoticeSession(t *testing.T, test func(t *testing.T, s *noticeSession)) {
 		s.cancel(nil)
 		s.wg.Wait()
 	})
+}
+
+// record gives the session's instance a record.
+func (s *noticeSession) record(t *testing.T, epoch uint64, reason string) {
+	t.Helper()
+	recs := records.New(storage.NewMemory(), "s1", &records.Options{Epoch: epoch})
+	s.id = testID(t)
+	_, err := recs.Create(t.Context(), records.Instance{ID: s.id, Tenant: "default", Group: "web", Reason: reason})
+	require.NoError(t, err)
+	s.session.agents.shard = recordShard{s.shard, recs}
 }
 
 // send has a set with a new revision handled, and makes the consequences durable of what is
@@ -86,6 +98,31 @@ func TestNoticesBeyondTheLimit(t *testing.T) {
 				passedOn, acknowledged := s.send(latest)
 				require.Equal(t, 1, passedOn, "there is room again")
 				require.True(t, acknowledged)
+			})
+		})
+	}
+}
+
+// TestAcknowledgedByAFormerLeader: a notice of which the agent says so is settled, unless the record has lost
+// it: storage was restored since, or the record was made anew.
+func TestAcknowledgedByAFormerLeader(t *testing.T) {
+	const epoch = 5_000_007
+	for name, c := range map[string]struct {
+		epoch    uint64
+		reason   string
+		passedOn int
+	}{
+		"an earlier term":          {epoch: epoch - 3},
+		"before a restore":         {epoch: 7, passedOn: 1},
+		"its record was made anew": {epoch: epoch - 3, reason: records.ReasonAdopted, passedOn: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+				s.record(t, c.epoch, c.reason)
+				s.session.agents.Epoch = epoch
+				n := nstance.Notice{Kind: nstance.Maintenance, Source: "aws/maintenance", EventID: "reboot"}
+				s.handleNotices(&apiv1.StandingNotices{Revision: 1, Notices: []*apiv1.Notice{wire.NoticeAt(n, time.Now())}, Acknowledged: []string{"reboot"}})
+				require.Len(t, s.shard.observed, c.passedOn)
 			})
 		})
 	}
@@ -158,6 +195,7 @@ func TestDrainIsSentWithTheTimeLeft(t *testing.T) {
 // TestNoticesOfAFormerLeader: what that has acknowledged is durable already.
 func TestNoticesOfAFormerLeader(t *testing.T) {
 	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		s.record(t, 0, "")
 		known := nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", EventID: "known"}
 		s.handleNotices(&apiv1.StandingNotices{
 			Revision: 1, Acknowledged: []string{"known"}, Notices: []*apiv1.Notice{wire.NoticeAt(known, time.Now())},
