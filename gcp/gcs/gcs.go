@@ -8,13 +8,17 @@
 package gcs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -114,7 +118,7 @@ func checkParams(u *bucket.URL) error {
 func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
 	watched := func(p *bucket.Pool) http.RoundTripper {
-		return payer{params.Get("user_project"), dates.Watch(p.RoundTrip)}
+		return payer{params.Get("user_project"), onlyAnswers(dates.Watch(p.RoundTrip))}
 	}
 	var opts []option.ClientOption
 	if endpoint := params.Get("endpoint"); endpoint != "" {
@@ -165,6 +169,43 @@ func (p payer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.base.RoundTrip(r)
 }
 
+// onlyAnswers refuses what the JSON API cannot have answered. The client takes any JSON object
+// for the list of nothing, requests a page that goes on with itself without end, and a null
+// ends the process.
+func onlyAnswers(next bucket.Sender) bucket.Sender {
+	return func(r *http.Request) (*http.Response, error) {
+		answer, err := next(r)
+		if err != nil || r.URL.Query().Get("alt") != "json" || answer.StatusCode != http.StatusOK {
+			return answer, err
+		}
+		body, err := io.ReadAll(answer.Body)
+		if err = cmp.Or(err, answer.Body.Close()); err != nil {
+			return nil, err
+		}
+		if err := checkAnswer(r, body); err != nil {
+			return nil, err
+		}
+		answer.Body = io.NopCloser(bytes.NewReader(body))
+		return answer, nil
+	}
+}
+
+func checkAnswer(r *http.Request, body []byte) error {
+	var is *struct{ Kind, NextPageToken string }
+	err := json.Unmarshal(body, &is)
+	listing, _ := path.Match("/storage/v1/b/*/o", r.URL.Path)
+	listing = listing && r.Method == http.MethodGet
+	switch {
+	case err == nil && is == nil:
+		return errors.New("the answer is null")
+	case listing && (err != nil || is.Kind != "storage#objects"):
+		return bucket.ErrNoListing
+	case listing && is.NextPageToken != "" && is.NextPageToken == r.URL.Query().Get("pageToken"):
+		return fmt.Errorf("%w: it goes on with itself", bucket.ErrNoListing)
+	}
+	return err
+}
+
 func newClient(ctx context.Context, opts []option.ClientOption) (*gcstorage.Client, error) {
 	client, err := gcstorage.NewClient(ctx, opts...)
 	if err != nil {
@@ -190,7 +231,7 @@ func unusable(err error) error {
 
 // New returns a store over a bucket, for those who have a client. Unlike one
 // that Open made, it does not know what time it is at the service, and all its
-// calls share the client's connections.
+// calls share the client's connections. It takes for a listing what the client takes for one.
 func New(client *gcstorage.Client, name string, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/gcp/gcs"
+	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -149,17 +150,6 @@ func TestAnswers(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
-	for name, body := range map[string]string{"nothing": "", "a page for people": "<html><body>Log in</body></html>"} {
-		t.Run("success with "+name, func(t *testing.T) {
-			_, s := open(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) })
-			var err error
-			for _, err = range s.List(t.Context(), "", "") {
-			}
-			require.ErrorIs(t, err, nstance.Unavailable)
-			_, err = s.Get(t.Context(), "a")
-			require.ErrorIs(t, err, nstance.Unavailable)
-		})
-	}
 	t.Run("404 of a key", func(t *testing.T) {
 		_, s := open(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/o") && r.Method == http.MethodGet {
@@ -191,6 +181,45 @@ func TestAnswers(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Ambiguous)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+func TestOddAnswers(t *testing.T) {
+	faultproxy.CheckOddAnswers(t, openAt, `{"kind": "storage#object"}`, `{"error": {"code": 500}}`)
+}
+
+// openAt opens the store at an emulator's address.
+func openAt(t *testing.T, addr string) storage.Store {
+	t.Helper()
+	t.Setenv("STORAGE_EMULATOR_HOST", addr)
+	s, err := gcs.Open(t.Context(), "gs://bucket", &gcs.Options{Timeout: 5 * time.Second})
+	require.NoError(t, err)
+	return s
+}
+
+// TestMissingBucket: a 404 is about the key only if the bucket's listing is one.
+func TestMissingBucket(t *testing.T) {
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/o") && r.Method == http.MethodGet {
+			fmt.Fprint(w, "{}")
+			return
+		}
+		refuse(404, "notFound")(w, r)
+	}))
+	t.Cleanup(h.Close)
+	_, err := openAt(t, h.Listener.Addr().String()).Get(t.Context(), "a")
+	require.ErrorIs(t, err, nstance.Unavailable)
+}
+
+// TestListingGoesOnWithItself: the client requests pages until one has entries, or is the last.
+func TestListingGoesOnWithItself(t *testing.T) {
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"kind": "storage#objects", "nextPageToken": "t"}`)
+	}))
+	t.Cleanup(h.Close)
+	var err error
+	for _, err = range openAt(t, h.Listener.Addr().String()).List(t.Context(), "", "") {
+	}
+	require.ErrorIs(t, err, bucket.ErrNoListing)
 }
 
 // TestReplacedWhileRead: where the connection breaks within the content, the client
