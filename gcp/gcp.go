@@ -25,7 +25,7 @@ import (
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"google.golang.org/api/option"
-	transport "google.golang.org/api/transport/http"
+	"google.golang.org/api/transport"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/gcp/internal/adc"
@@ -139,7 +139,7 @@ func (o *Options) check(zone string) error {
 
 // client returns an HTTP client that adds credentials.
 func (o *Options) client(ctx context.Context, host string) (*http.Client, error) {
-	opts := []option.ClientOption{option.WithScopes(compute.DefaultAuthScopes()...), option.WithEndpoint(host)}
+	opts := []option.ClientOption{option.WithScopes(compute.DefaultAuthScopes()...)}
 	if o.CredentialsFile != "" {
 		kind, err := credentialsType(o.CredentialsFile)
 		if err != nil {
@@ -149,11 +149,15 @@ func (o *Options) client(ctx context.Context, host string) (*http.Client, error)
 	} else if err := adc.Available(ctx); err != nil {
 		return nil, err
 	}
-	client, _, err := transport.NewClient(context.WithoutCancel(ctx), opts...)
+	creds, err := transport.Creds(adc.Context(ctx), opts...)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "no credentials: %w", err)
 	}
-	return adc.Stay(client), nil
+	client, _, err := transport.NewHTTPClient(context.WithoutCancel(ctx), option.WithCredentials(creds), option.WithEndpoint(host))
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Denied, "no credentials: %w", err)
+	}
+	return adc.NewTokens(creds.TokenSource).Client(adc.Stay(client)), nil
 }
 
 // credentialsType reads which kind of credentials a file holds. Only kinds that

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/gcp"
 	"github.com/nstance-go/nstance/gcp/gcetest"
+	"github.com/nstance-go/nstance/gcp/internal/adc/adctest"
 	"github.com/nstance-go/nstance/gcp/internal/discovery"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/provider"
@@ -443,6 +444,17 @@ func TestConsole(t *testing.T) {
 	require.NoError(t, p.Delete(t.Context(), m))
 	_, err = p.ConsoleOutput(t.Context(), m)
 	require.ErrorIs(t, err, nstance.NotFound)
+}
+
+func TestNoToken(t *testing.T) {
+	adctest.CheckNoToken(t, func(file string) func(context.Context) error {
+		p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, CredentialsFile: file})
+		require.NoError(t, err)
+		return func(ctx context.Context) error {
+			_, err := p.Get(ctx, spec(t).ID)
+			return err
+		}
+	})
 }
 
 // TestCredentialsFile: a service account's key is used, and invalid files are refused.

@@ -116,7 +116,7 @@ func checkParams(u *bucket.URL) error {
 // dialer returns what makes a client over a pool. The credentials are looked for
 // once.
 func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
-	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
+	ctx = context.WithoutCancel(ctx) // which outlives Open in the clients
 	watched := func(p *bucket.Pool) http.RoundTripper {
 		return payer{params.Get("user_project"), onlyAnswers(dates.Watch(p.RoundTrip))}
 	}
@@ -132,16 +132,17 @@ func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*
 	if err := adc.Available(ctx); err != nil {
 		return nil, err
 	}
-	creds, err := gcp.DefaultCredentials(ctx)
+	creds, err := gcp.DefaultCredentials(adc.Context(ctx))
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Google credentials: %w", err)
 	}
+	tokens := adc.NewTokens(creds.TokenSource)
 	return func(p *bucket.Pool) (*gcstorage.Client, error) {
 		transport, err := gcp.NewHTTPClient(watched(p), gcp.CredentialsTokenSource(creds))
 		if err != nil {
 			return nil, unusable(err)
 		}
-		return newClient(ctx, append(opts, option.WithHTTPClient(adc.Stay(&transport.Client))))
+		return newClient(ctx, append(opts, option.WithHTTPClient(tokens.Client(adc.Stay(&transport.Client)))))
 	}, nil
 }
 

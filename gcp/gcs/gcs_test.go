@@ -23,6 +23,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/gcp/gcs"
+	"github.com/nstance-go/nstance/gcp/internal/adc/adctest"
 	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
@@ -276,6 +277,19 @@ func TestOpen(t *testing.T) {
 		require.Error(t, s.DeleteIfMatch(t.Context(), "a", "7"))
 		for _, r := range srv.Requests() {
 			require.Equal(t, http.MethodGet, r.Method)
+		}
+	})
+}
+
+func TestNoToken(t *testing.T) {
+	adctest.CheckNoToken(t, func(file string) func(context.Context) error {
+		t.Setenv("STORAGE_EMULATOR_HOST", "")
+		t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+		s, err := gcs.Open(t.Context(), "gs://bucket", nil)
+		require.NoError(t, err)
+		return func(ctx context.Context) error {
+			_, err := s.Get(ctx, "a")
+			return err
 		}
 	})
 }

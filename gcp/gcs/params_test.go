@@ -4,11 +4,9 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -29,6 +27,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/gcp/gcs"
+	"github.com/nstance-go/nstance/gcp/internal/adc/adctest"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 )
 
@@ -124,7 +123,7 @@ func TestProxyAndAuthorities(t *testing.T) {
 			p := httptest.NewServer(proxy)
 			t.Cleanup(p.Close)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "key.json"), accountKey(t), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "key.json"), adctest.AccountKey(t, "https://oauth2.googleapis.com/token"), 0o600))
 			self, err := os.Executable()
 			require.NoError(t, err)
 			c := exec.CommandContext(t.Context(), self, "-test.run=^TestProxyAndAuthorities$", "-test.timeout=5m")
@@ -202,19 +201,4 @@ func privateService(t *testing.T) (*httptest.Server, []byte) {
 	h.StartTLS()
 	t.Cleanup(h.Close)
 	return h, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
-// accountKey is the key file of a service account.
-func accountKey(t *testing.T) []byte {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	out, err := json.Marshal(map[string]string{
-		"type": "service_account", "project_id": "p", "private_key_id": "1", "client_email": "a@p.iam.gserviceaccount.com", "client_id": "1",
-		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "token_uri": "https://oauth2.googleapis.com/token",
-	})
-	require.NoError(t, err)
-	return out
 }

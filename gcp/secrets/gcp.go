@@ -41,11 +41,10 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	if !ok || project == "" || strings.Contains(project, "/") {
 		return nil, manager.Invalid("use "+Scheme+"://projects/PROJECT", "names no project")
 	}
-	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
 	if err := adc.Available(ctx); err != nil {
 		return nil, err
 	}
-	creds, err := gcp.DefaultCredentials(ctx)
+	creds, err := gcp.DefaultCredentials(adc.Context(ctx))
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "%s: Google credentials: %w", manager.Field, err)
 	}
@@ -53,7 +52,8 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}
-	client, err := secretmanager.NewRESTClient(ctx, option.WithHTTPClient(adc.Stay(&transport.Client)))
+	authorized := adc.NewTokens(creds.TokenSource).Client(adc.Stay(&transport.Client))
+	client, err := secretmanager.NewRESTClient(context.WithoutCancel(ctx), option.WithHTTPClient(authorized))
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}

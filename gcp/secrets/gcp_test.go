@@ -1,6 +1,7 @@
 package secrets_test
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"hash/crc32"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/gcp/internal/adc/adctest"
 	"github.com/nstance-go/nstance/gcp/secrets"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -104,4 +106,16 @@ func TestOpen(t *testing.T) {
 		_, err := secrets.Open(t.Context(), bad)
 		require.ErrorIs(t, err, nstance.Invalid, bad)
 	}
+}
+
+func TestNoToken(t *testing.T) {
+	adctest.CheckNoToken(t, func(file string) func(context.Context) error {
+		t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+		src, err := secrets.Open(t.Context(), "gcpsecretmanager://projects/p1")
+		require.NoError(t, err)
+		return func(ctx context.Context) error {
+			_, err := src.Get(ctx, "db")
+			return err
+		}
+	})
 }

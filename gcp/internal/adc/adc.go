@@ -1,4 +1,5 @@
-// Package adc asks whether Google's libraries would find application default credentials.
+// Package adc bounds what Google's libraries do for credentials: a request for a token, and the
+// question whether they would find application default credentials.
 // They ask only once in a process whether it runs at Google, and keep the answer: a server
 // that starts before its network does would be without credentials for good. So they are to
 // be asked only once Available says so.
