@@ -20,8 +20,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +35,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws/internal/awsconf"
 )
 
 // A Provider makes machines in one region of one AWS account. It is safe for
@@ -154,27 +153,8 @@ func orDefault(endpoint string, def *string) *string {
 // SDK's default of 10 would open a connection for almost every call of a burst.
 const maxIdleConnections = 100
 
-// newHTTPClient returns a client that asks a proxy of the environment for what is elsewhere.
 func newHTTPClient() *awshttp.BuildableClient {
-	return awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
-		t.MaxIdleConnsPerHost = maxIdleConnections
-		t.Proxy = elsewhere(t.Proxy)
-	})
-}
-
-// ownServices are the addresses in IPv6 of what link-local ones are in IPv4: the metadata and the
-// credentials of the machine that asks ("Instance metadata", EC2 User Guide). Another machine, such
-// as that of a proxy, is answered with its own.
-var ownServices = netip.MustParsePrefix("fd00:ec2::/32")
-
-// elsewhere returns a choice of proxies that has none for the machine's own services.
-func elsewhere(proxy func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
-	return func(r *http.Request) (*url.URL, error) {
-		if a, err := netip.ParseAddr(r.URL.Hostname()); err == nil && (a.IsLinkLocalUnicast() || ownServices.Contains(a)) {
-			return nil, nil
-		}
-		return proxy(r)
-	}
+	return awsconf.HTTPClient().WithTransportOptions(func(t *http.Transport) { t.MaxIdleConnsPerHost = maxIdleConnections })
 }
 
 // A sender marks calls that reached a connection: before that, nothing can have

@@ -21,6 +21,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/proxy"
 )
 
 // Options are what shard.provider.options says, and what a program that embeds
@@ -118,7 +119,7 @@ func (o Options) credential() (azcore.TokenCredential, error) {
 }
 
 func (o Options) chain() (azcore.TokenCredential, error) {
-	client := azcore.ClientOptions{Cloud: clouds[o.Cloud]}
+	client := azcore.ClientOptions{Cloud: clouds[o.Cloud], Transport: proxy.Client()}
 	switch o.Credential {
 	case "environment":
 		return azidentity.NewEnvironmentCredential(&azidentity.EnvironmentCredentialOptions{ClientOptions: client})

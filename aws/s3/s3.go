@@ -30,12 +30,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
-	gcaws "gocloud.dev/aws"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/aws/internal/sdklog"
+	"github.com/nstance-go/nstance/aws/internal/awsconf"
 	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -60,7 +59,7 @@ type Options struct {
 // Open opens s3://bucket. Parameters:
 //
 //   - prefix: folder within the bucket
-//   - region, profile, role, dualstack, fips: as in gocloud.dev/aws
+//   - region, profile, role, dualstack, fips: those of the AWS SDK
 //   - endpoint: URL of another store than Amazon's
 //   - use_path_style: true puts the bucket into the path, not the host name
 //   - sse, kms_key, bucket_key, checksum, request_payer: see [Requests]
@@ -88,7 +87,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	}
 	u.Params.Del("endpoint")
 	u.Params.Del("use_path_style")
-	conf, err := gcaws.V2ConfigFromURLParams(ctx, u.Params)
+	conf, err := awsconf.Load(ctx, u.Params)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "storage.url: AWS configuration: %w", err)
 	}
@@ -98,7 +97,6 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if conf.Region == "" {
 		return nil, nstance.FieldError("storage.url", "add region=... or set AWS_REGION", "no region is known")
 	}
-	conf.Logger = sdklog.Logger()
 	conf.Retryer = func() aws.Retryer { return retry.NewStandard(reads) }
 	client := s3.NewFromConfig(conf, func(so *s3.Options) {
 		so.UsePathStyle = pathStyle

@@ -17,10 +17,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/smithy-go"
-	gcaws "gocloud.dev/aws"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/aws/internal/sdklog"
+	"github.com/nstance-go/nstance/aws/internal/awsconf"
 	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -34,7 +33,7 @@ const (
 // Open opens awssecretsmanager:// or awsparamstore://. Parameters:
 //
 //   - prefix: goes before every name, such as prod/ or /prod/
-//   - region, profile, role, dualstack, fips: as in gocloud.dev/aws
+//   - region, profile, role, dualstack, fips: those of the AWS SDK
 //   - endpoint: URL of the service, if not Amazon's public one
 //
 // Credentials come from where AWS programs find them: environment, shared
@@ -57,14 +56,13 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 		return nil, manager.Invalid("use https://host", "parameter %q is not valid", "endpoint")
 	}
 	u.Params.Del("endpoint")
-	conf, err := gcaws.V2ConfigFromURLParams(ctx, u.Params)
+	conf, err := awsconf.Load(ctx, u.Params)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s: AWS configuration: %w", manager.Field, err)
 	}
 	if conf.Region == "" {
 		return nil, manager.Invalid("add region=... or set AWS_REGION", "no region is known")
 	}
-	conf.Logger = sdklog.Logger()
 	conf.Retryer = func() aws.Retryer { return retry.NewStandard(patience) }
 	if endpoint != "" {
 		conf.BaseEndpoint = &endpoint

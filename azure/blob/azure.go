@@ -37,6 +37,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/bucket"
+	"github.com/nstance-go/nstance/internal/proxy"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -135,7 +136,7 @@ func dialer(service string, u *bucket.URL) (dial, error) {
 			return container.NewClientFromConnectionString(connectionString(), u.Bucket, with(p))
 		}, nil
 	}
-	cred, err := azidentity.NewDefaultAzureCredential(nil)
+	cred, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: policy.ClientOptions{Transport: proxy.Client()}})
 	return func(p *bucket.Pool) (*container.Client, error) {
 		return container.NewClient(at, cred, with(p))
 	}, err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/manager"
+	"github.com/nstance-go/nstance/internal/proxy"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -46,7 +47,7 @@ func Open(_ context.Context, rawURL string) (secret.Source, error) {
 	if strings.Trim(domain, chars+".") != "" {
 		return nil, manager.Invalid("use the name of a domain", "parameter %q is not valid", "domain")
 	}
-	creds, err := azidentity.NewDefaultAzureCredential(nil)
+	creds, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: policy.ClientOptions{Transport: proxy.Client()}})
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "%s: Azure credentials: %w", manager.Field, err)
 	}
