@@ -89,6 +89,8 @@ func (s *secrets) Get(ctx context.Context, name string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case aws.ToString(out.Name) == "":
+		return nil, manager.NotNamed(name)
 	case out.SecretString != nil:
 		return []byte(*out.SecretString), nil
 	}
@@ -106,8 +108,8 @@ func (p *parameters) Get(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if out.Parameter == nil {
-		return nil, nil
+	if out.Parameter == nil || aws.ToString(out.Parameter.Name) == "" {
+		return nil, manager.NotNamed(name)
 	}
 	return []byte(aws.ToString(out.Parameter.Value)), nil
 }

@@ -120,7 +120,7 @@ func TestGet(t *testing.T) {
 			for name, code := range map[string]nstance.Code{
 				"absent": nstance.NotFound, "denied": nstance.Denied, "kms": nstance.Denied, "deleted": nstance.Invalid,
 				"throttled": nstance.Throttled, "broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable,
-				"empty": nstance.Invalid, "nothing": nstance.Invalid, "long": nstance.Invalid, "nonce.key": nstance.Invalid,
+				"empty": nstance.Invalid, "nothing": nstance.Unavailable, "long": nstance.Invalid, "nonce.key": nstance.Invalid,
 			} {
 				_, err := src.Get(t.Context(), name)
 				require.ErrorIs(t, err, code, name)

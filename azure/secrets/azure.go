@@ -72,8 +72,13 @@ func (d *driver) Get(ctx context.Context, name string) ([]byte, error) {
 	}
 	ctx = policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: manager.Attempts - 1, RetryDelay: 100 * time.Millisecond, MaxRetryDelay: 500 * time.Millisecond})
 	out, err := d.client.GetSecret(ctx, name, "", nil)
-	if err != nil || out.Value == nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case out.ID == nil || *out.ID == "":
+		return nil, manager.NotNamed(name)
+	case out.Value == nil:
+		return nil, nil
 	}
 	return []byte(*out.Value), nil
 }

@@ -79,6 +79,7 @@ func TestGet(t *testing.T) {
 		"broken":    {fault(500, "InternalError")},
 		"gateway":   {{404, "<html>no such host</html>"}},
 		"garbled":   {{200, "<html>sign in to this network</html>"}},
+		"unnamed":   {{200, "{}"}},
 		"empty":     {value("")},
 		"long":      {value(strings.Repeat("x", secret.MaxSize+1))},
 	}}
@@ -97,14 +98,14 @@ func TestGet(t *testing.T) {
 	}
 	for name, code := range map[string]nstance.Code{
 		"absent": nstance.NotFound, "denied": nstance.Denied, "throttled": nstance.Throttled, "bad": nstance.Invalid,
-		"broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable,
+		"broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable, "unnamed": nstance.Unavailable,
 		"empty": nstance.Invalid, "long": nstance.Invalid, "a_b": nstance.Invalid, "installation": nstance.Invalid,
 	} {
 		_, err := src.Get(t.Context(), name)
 		require.ErrorIs(t, err, code, name)
 		require.NotContains(t, err.Error(), "hunter2", name)
 	}
-	require.LessOrEqual(t, v.asked, 1+3+9*3, "the client asks three times at most")
+	require.LessOrEqual(t, v.asked, 1+3+10*3, "the client asks three times at most")
 	front.Close()
 	_, err = src.Get(t.Context(), "db")
 	require.ErrorIs(t, err, nstance.Unavailable)

@@ -80,6 +80,9 @@ func (d *driver) Get(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if out.GetName() == "" {
+		return nil, manager.NotNamed(name)
+	}
 	data, p := out.GetPayload().GetData(), out.GetPayload()
 	if p.DataCrc32C != nil && *p.DataCrc32C != int64(crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))) {
 		return nil, nstance.Errorf(nstance.Unavailable, "secret %s arrived damaged", name)

@@ -72,6 +72,7 @@ func TestGet(t *testing.T) {
 		"broken":    {fault(500, "INTERNAL")},
 		"gateway":   {{404, "<html>no such host</html>"}},
 		"garbled":   {{200, "<html>sign in to this network</html>"}},
+		"unnamed":   {{200, "{}"}},
 		"damaged":   {value("hunter2", 1)},
 		"empty":     {value("", 0)},
 		"long":      {value(strings.Repeat("x", secret.MaxSize+1), 0)},
@@ -88,14 +89,14 @@ func TestGet(t *testing.T) {
 	}
 	for name, code := range map[string]nstance.Code{
 		"absent": nstance.NotFound, "denied": nstance.Denied, "login": nstance.Denied, "disabled": nstance.Invalid,
-		"throttled": nstance.Throttled, "broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable,
+		"throttled": nstance.Throttled, "broken": nstance.Unavailable, "gateway": nstance.Unavailable, "garbled": nstance.Unavailable, "unnamed": nstance.Unavailable,
 		"damaged": nstance.Unavailable, "empty": nstance.Invalid, "long": nstance.Invalid, "a.b": nstance.Invalid, "nonce": nstance.Invalid,
 	} {
 		_, err := src.Get(t.Context(), name)
 		require.ErrorIs(t, err, code, name)
 		require.NotContains(t, err.Error(), "hunter2", name)
 	}
-	require.LessOrEqual(t, s.asked, 1+3+11*3, "the client asks three times at most")
+	require.LessOrEqual(t, s.asked, 1+3+12*3, "the client asks three times at most")
 	front.Close()
 	_, err = src.Get(t.Context(), "db")
 	require.ErrorIs(t, err, nstance.Unavailable)

@@ -68,6 +68,12 @@ type source struct {
 	opts    Options
 }
 
+// NotNamed is the error of a good answer that does not name the secret: the service has not
+// given it, and it says nothing about the secret.
+func NotNamed(name string) error {
+	return nstance.Errorf(nstance.Unavailable, "secret %s: the answer does not name it", name)
+}
+
 // New returns the secrets of a service.
 func New(d Driver, service string, o Options) secret.Source {
 	if o.Timeout <= 0 {
