@@ -2,6 +2,7 @@ package blob_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,9 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -47,6 +50,24 @@ func (l *lister) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.lines.Add(int64(len(lines)))
 	w.Header().Set("Content-Type", "application/xml")
 	fmt.Fprintf(w, `<EnumerationResults><Blobs>%s</Blobs><NextMarker>%s</NextMarker></EnumerationResults>`, strings.Join(lines, ""), next)
+}
+
+// TestListingGoesOnWithItself: empty pages that name themselves as the next one are no listing.
+func TestListingGoesOnWithItself(t *testing.T) {
+	_, s := open(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/xml")
+		fmt.Fprint(w, `<EnumerationResults><Blobs></Blobs><NextMarker>t</NextMarker></EnumerationResults>`)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var err error
+	for _, err = range s.List(ctx, "", "") {
+	}
+	require.ErrorIs(t, err, bucket.ErrNoListing)
+	err = nil
+	for _, err = range storage.Folders(ctx, s, "") {
+	}
+	require.ErrorIs(t, err, bucket.ErrNoListing)
 }
 
 // TestFoldersAreListedOnce: the service cannot start a listing after a key, so one

@@ -1,9 +1,11 @@
 package bucket
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -88,6 +90,9 @@ func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, to
 			return nil
 		},
 	})
+	if err == nil && bytes.Equal(next, token) {
+		err = fmt.Errorf("%w: it goes on with itself", ErrNoListing)
+	}
 	if err != nil {
 		return nil, nil, s.failed(c, err)
 	}
