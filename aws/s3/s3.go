@@ -275,16 +275,17 @@ func (d *driver) Delete(ctx context.Context, key string, v storage.Version) erro
 
 func (d *driver) Looks() bool { return true }
 
-func (d *driver) Query(as func(any) bool, prefix, after string) {
+func (d *driver) Query(as func(any) bool, prefix, after string) (token string) {
 	var in *s3.ListObjectsV2Input
 	if !as(&in) {
-		return
+		return ""
 	}
 	in.RequestPayer = d.requests.payer()
 	in.Prefix = aws.String(prefix) // blob would escape some keys
 	if after != "" {
 		in.StartAfter = aws.String(after)
 	}
+	return aws.ToString(in.ContinuationToken)
 }
 
 func (d *driver) Entry(o *blob.ListObject) storage.Entry {

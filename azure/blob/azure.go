@@ -306,11 +306,16 @@ func (d *driver) Looks() bool { return false }
 
 // Query cannot say where to begin: the service has no such parameter in the
 // versions that the client speaks, so a listing always starts at the prefix.
-func (d *driver) Query(as func(any) bool, prefix, _ string) {
+func (d *driver) Query(as func(any) bool, prefix, _ string) (token string) {
 	var o *container.ListBlobsHierarchyOptions
-	if as(&o) {
-		o.Prefix = &prefix // blob would escape some keys
+	if !as(&o) {
+		return ""
 	}
+	o.Prefix = &prefix // blob would escape some keys
+	if o.Marker != nil {
+		token = *o.Marker
+	}
+	return token
 }
 
 func (d *driver) Entry(o *blob.ListObject) storage.Entry {

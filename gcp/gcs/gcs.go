@@ -326,12 +326,14 @@ func (d *driver) Delete(ctx context.Context, key string, v storage.Version) erro
 
 func (d *driver) Looks() bool { return d.looks }
 
-func (d *driver) Query(as func(any) bool, prefix, after string) {
+// Query cannot see the token, which onlyAnswers compares.
+func (d *driver) Query(as func(any) bool, prefix, after string) (token string) {
 	var q *gcstorage.Query
 	if as(&q) {
 		q.Prefix = prefix     // blob would escape some keys
 		q.StartOffset = after // this key too, which the caller passes over
 	}
+	return ""
 }
 
 func (d *driver) Entry(o *blob.ListObject) storage.Entry {

@@ -50,8 +50,9 @@ type Driver interface {
 	Looks() bool
 
 	// Query prepares a blob.ListOptions.BeforeList: list only keys with the
-	// prefix and, where the back end can, only those after another.
-	Query(as func(any) bool, prefix, after string)
+	// prefix and, where the back end can, only those after another. It returns the
+	// token of the page that is requested; empty: it is the first, or not known.
+	Query(as func(any) bool, prefix, after string) (token string)
 
 	// Entry reads one line of a listing.
 	Entry(o *blob.ListObject) storage.Entry

@@ -83,15 +83,19 @@ func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, to
 	if after != "" {
 		after = s.prefix + after
 	}
+	asked := ""
 	objects, next, err := s.answered(c.ctx, token, &blob.ListOptions{
 		Prefix: full, Delimiter: delimiter,
 		BeforeList: func(as func(any) bool) error {
-			s.driver.Query(as, full, after)
+			last := asked
+			if asked = s.driver.Query(as, full, after); asked != "" && asked == last {
+				return errSamePage
+			}
 			return nil
 		},
 	})
 	if err == nil && bytes.Equal(next, token) {
-		err = fmt.Errorf("%w: it goes on with itself", ErrNoListing)
+		err = errSamePage
 	}
 	if err != nil {
 		return nil, nil, s.failed(c, err)
@@ -102,6 +106,9 @@ func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, to
 // ErrNoListing is the error of an answer to a listing that is none, such as an empty one or a
 // page for people: it must not be read as the list of nothing.
 var ErrNoListing = errors.New("the answer is no listing")
+
+// errSamePage is the error of a page that names itself as the next one.
+var errSamePage = fmt.Errorf("%w: it goes on with itself", ErrNoListing)
 
 // answered returns a page of a listing. A client that trusts the answer to be one panics if
 // it is another document.

@@ -69,9 +69,9 @@ func (d *answered) Delete(ctx context.Context, _ string, v storage.Version) erro
 	return d.next(ctx, "delete")
 }
 
-func (d *answered) Looks() bool                          { return d.looks }
-func (d *answered) Query(func(any) bool, string, string) {}
-func (d *answered) Place() string                        { return "" }
+func (d *answered) Looks() bool                                 { return d.looks }
+func (d *answered) Query(func(any) bool, string, string) string { return "" }
+func (d *answered) Place() string                               { return "" }
 
 func (d *answered) Entry(o *blob.ListObject) storage.Entry {
 	if d.entry != nil {
