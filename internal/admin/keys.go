@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -206,6 +205,7 @@ func (o *rotation) follow(ctx context.Context) (keys []*apiv1.Key, err error) {
 			if began && step == keyring.StepBegin {
 				return keys, nil
 			}
+			began = began || step != keyring.StepBegin // there is one under way
 			if _, err = o.takeStep(ctx, string(step)); err == nil {
 				began = true
 				say("%s of the %s key is done", step, o.name)
@@ -214,7 +214,6 @@ func (o *rotation) follow(ctx context.Context) (keys []*apiv1.Key, err error) {
 		}
 		switch nstance.CodeOf(err) {
 		case nstance.Conflict, nstance.Unavailable, nstance.Throttled: // not yet, or no leader at the moment
-			began = began || errors.Is(err, nstance.Conflict) // there is one under way
 			say("waiting: %v", err)
 		default:
 			return nil, err

@@ -190,6 +190,16 @@ func TestClusterRotate(t *testing.T) {
 		require.Zero(t, r.ended(), r.errs.String())
 		require.Empty(t, w.done())
 	})
+	t.Run("a refused begin has begun nothing", func(t *testing.T) { // it takes one pause
+		t.Parallel()
+		w := newWorld(t)
+		w.set(func() {
+			w.phases, w.refusals = []string{"current"}, []error{nstance.Errorf(nstance.Conflict, "a recovery is under way")}
+		})
+		r := w.run("cluster", "rotate", "identity", "--watch", "--yes")
+		require.Zero(t, r.code, r.errors)
+		require.Contains(t, w.done(), "rotate identity finish")
+	})
 	t.Run("refuses", func(t *testing.T) {
 		w := newWorld(t)
 		for _, args := range []string{"tls --step begin", "identity", "identity --step begin --watch", "identity --watch --force", "identity --watch --dry-run", "encryption --step begin"} {
