@@ -17,9 +17,13 @@ func TestBackoff(t *testing.T) {
 		_, again := (&backoff{}).next(lost, start)
 		require.False(t, again)
 	})
-	t.Run("only silence is waited for", func(t *testing.T) {
+	t.Run("a refusal is not waited for", func(t *testing.T) {
 		_, again := (&backoff{connected: true}).next(nstance.Errorf(nstance.Denied, "no"), start)
 		require.False(t, again)
+	})
+	t.Run("a busy server is waited for", func(t *testing.T) {
+		_, again := (&backoff{connected: true}).next(nstance.Errorf(nstance.Throttled, "too many streams"), start)
+		require.True(t, again)
 	})
 	t.Run("waits grow to a bound, and end with the outage's limit", func(t *testing.T) {
 		b, now, n := &backoff{connected: true}, start, 0

@@ -164,7 +164,7 @@ func (b *backoff) recordAttempt(answered bool, lasted time.Duration) {
 // next returns how long to wait after an attempt that ended with err at now, and
 // whether to retry.
 func (b *backoff) next(err error, now time.Time) (time.Duration, bool) {
-	if !b.connected || !errors.Is(err, nstance.Unavailable) {
+	if mayPass := errors.Is(err, nstance.Unavailable) || errors.Is(err, nstance.Throttled); !b.connected || !mayPass {
 		return 0, false
 	}
 	if b.since.IsZero() {
