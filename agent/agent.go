@@ -168,6 +168,7 @@ func (a *Agent) drainBeforeStop(ctx context.Context) {
 // drainDoomed starts the hook for each notice that dooms the machine, unless a connected server
 // knows of it: known. Doomed reports whether there is any.
 func (a *Agent) drainDoomed() (doomed, known bool) {
+	var due []dueNotice
 	a.mail.do(func(o *outbox) {
 		now := a.mail.now()
 		for _, s := range o.notices {
@@ -178,10 +179,13 @@ func (a *Agent) drainDoomed() (doomed, known bool) {
 				known = true
 			default:
 				s.hookCalled = true
-				a.drainWithoutServer(s.Notice, fallbackTime(s.Notice, s.clock(now)))
+				due = append(due, s.due(now))
 			}
 		}
 	})
+	for _, n := range due {
+		a.drainWithoutServer(n)
+	}
 	return doomed, known
 }
 

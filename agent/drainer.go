@@ -15,7 +15,7 @@ import (
 type hookFunc func(ctx context.Context, d nstance.Drain) (nstance.Outcome, string)
 
 // A drainer runs the hook, one at a time and once for each drain. Its methods
-// return at once and may be called concurrently.
+// return at once and may be called concurrently. It reports without its lock.
 type drainer struct {
 	hook   hookFunc // nil: none
 	report func(*apiv1.DrainResult)
@@ -63,34 +63,40 @@ func (d *drainer) Run(ctx context.Context) error {
 // earlier deadline tightens a running one, and the result of a finished one is
 // reported again.
 func (d *drainer) command(want nstance.Drain) {
+	if finished := d.accept(want); finished != nil {
+		d.report(finished)
+	}
+}
+
+// accept returns the result of want, if the present job has it already.
+func (d *drainer) accept(want nstance.Drain) *apiv1.DrainResult {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch j := d.job; {
 	case want.Generation == 0: // a result needs a generation
-	case j != nil && j.drain.Generation == want.Generation:
-		d.adopt(want)
-	case j != nil && j.eventID != "" && j.drain.Generation == 0 && j.outcome != nstance.OutcomeFailed:
-		d.adopt(want)
+	case j != nil && j.drain.Generation == want.Generation,
+		j != nil && j.eventID != "" && j.drain.Generation == 0 && j.outcome != nstance.OutcomeFailed:
+		return j.adopt(want)
 	default:
 		d.replace(&job{drain: want})
 	}
+	return nil
 }
 
-// adopt makes the present job answer for want. Callers hold d.mu.
-func (d *drainer) adopt(want nstance.Drain) {
-	j := d.job
+// adopt makes the job answer for want, and returns the result of one that is done.
+func (j *job) adopt(want nstance.Drain) *apiv1.DrainResult {
 	j.drain.Generation = want.Generation
 	if j.done {
-		d.report(j.result())
-		return
+		return j.result()
 	}
 	if want.Deadline.IsZero() || !j.drain.Deadline.IsZero() && !want.Deadline.Before(j.drain.Deadline) {
-		return
+		return nil
 	}
 	j.drain.Deadline = want.Deadline
 	if j.deadlineTimer != nil {
 		j.deadlineTimer.Reset(time.Until(want.Deadline))
 	}
+	return nil
 }
 
 // fallback runs the hook without a server's command, unless it is running or has
@@ -187,23 +193,31 @@ func (d *drainer) start(ctx context.Context) (*job, nstance.Drain, context.Conte
 
 // finish records the outcome, and reports it unless the job was replaced.
 func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
+	for _, r := range d.end(j, outcome, message) {
+		d.report(r)
+	}
+	signal(d.changed)
+}
+
+// end records the outcome, and returns what to report.
+func (d *drainer) end(j *job, outcome nstance.Outcome, message string) (results []*apiv1.DrainResult) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j.deadlineTimer != nil {
 		j.deadlineTimer.Stop()
 	}
 	j.done, j.outcome, j.message = true, outcome, message
-	defer signal(d.changed)
 	d.log.Info("drain hook ended", "generation", j.drain.Generation, "outcome", outcome)
 	if d.job != j {
-		return
+		return nil
 	}
 	if j.eventID != "" {
-		d.report(&apiv1.DrainResult{EventId: j.eventID, Outcome: string(j.outcome), Message: wire.Text(j.message)})
+		results = append(results, &apiv1.DrainResult{EventId: j.eventID, Outcome: string(j.outcome), Message: wire.Text(j.message)})
 	}
 	if j.drain.Generation != 0 {
-		d.report(j.result())
+		results = append(results, j.result())
 	}
+	return results
 }
 
 func (j *job) result() *apiv1.DrainResult {

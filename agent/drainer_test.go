@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
@@ -76,7 +77,12 @@ func testDrainer(t *testing.T, f func(t *testing.T, b *drainerBench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &drainerBench{finish: make(chan nstance.Outcome)}
-		b.drainer = newDrainer(b.drainHook, b.recordResult, slog.New(slog.DiscardHandler))
+		b.drainer = newDrainer(b.drainHook, func(r *apiv1.DrainResult) {
+			if assert.True(t, b.mu.TryLock(), "it is reported without the lock: the mailbox has its own") {
+				b.mu.Unlock()
+			}
+			b.recordResult(r)
+		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- b.Run(ctx) }()

@@ -10,7 +10,7 @@ import (
 )
 
 // A mailbox is the outbox shared by the agent's goroutines. The lock is never held
-// while a message is sent.
+// while a message is sent or another part of the agent is called.
 type mailbox struct {
 	now func() time.Time // the clock of the notices
 
@@ -89,24 +89,17 @@ func signal(c chan struct{}) {
 // watchUnacknowledged calls drain for each notice that dooms the machine and that
 // no server has acknowledged in time, or that no server is connected with any more, until
 // ctx ends.
-func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(n nstance.Notice, left time.Duration)) {
+func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(dueNotice)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		var (
-			due  *standingNotice
-			n    nstance.Notice
-			left time.Duration
+			due  *dueNotice
 			wait time.Duration
 		)
-		m.do(func(o *outbox) {
-			now := m.now()
-			if due, wait = o.overdue(now); due != nil {
-				n, left = due.Notice, fallbackTime(due.Notice, due.clock(now))
-			}
-		})
+		m.do(func(o *outbox) { due, wait = o.overdue(m.now()) })
 		if due != nil {
-			drain(n, left)
+			drain(*due)
 			continue
 		}
 		timer.Reset(wait)

@@ -244,12 +244,22 @@ func (o *outbox) ackNotices(revision uint64) {
 	o.notices = slices.DeleteFunc(o.notices, func(s *standingNotice) bool { return s.Cancelled && s.revision <= o.ackedRevision })
 }
 
+// A dueNotice is a notice for which the hook is to run, and how long that may take.
+type dueNotice struct {
+	nstance.Notice
+	left time.Duration
+}
+
+func (s *standingNotice) due(now time.Time) dueNotice {
+	return dueNotice{s.Notice, fallbackTime(s.Notice, s.clock(now))}
+}
+
 // overdue returns a notice that dooms the machine and that no server has
 // acknowledged in time, or with which no server is connected any more: whether it was
 // acknowledged by one, and whether a drain had begun when this agent was restarted, the
 // machine must be drained. Each notice is returned once. Without such a notice it
 // returns nil and the time until there may be one (zero: when something changes).
-func (o *outbox) overdue(now time.Time) (due *standingNotice, wait time.Duration) {
+func (o *outbox) overdue(now time.Time) (due *dueNotice, wait time.Duration) {
 	for _, s := range o.notices {
 		if !s.dooms() || s.hookCalled || s.everAcked && o.offlineSince.IsZero() {
 			continue
@@ -261,7 +271,8 @@ func (o *outbox) overdue(now time.Time) (due *standingNotice, wait time.Duration
 		}
 		if left <= 0 {
 			s.hookCalled = true
-			return s, 0
+			n := s.due(now)
+			return &n, 0
 		}
 		wait = sooner(wait, left)
 	}

@@ -166,10 +166,10 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 }
 
 // drainWithoutServer starts the drain hook without a server's command.
-func (a *Agent) drainWithoutServer(n nstance.Notice, left time.Duration) {
+func (a *Agent) drainWithoutServer(n dueNotice) {
 	now := time.Now().UTC()
 	a.drains.fallback(nstance.Drain{
-		Instance: a.o.InstanceID, StartedAt: now, Deadline: now.Add(left), Executor: nstance.ExecutorAgent,
+		Instance: a.o.InstanceID, StartedAt: now, Deadline: now.Add(n.left), Executor: nstance.ExecutorAgent,
 		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: n.EventID, Message: string(n.Kind)}},
 	}, n.EventID)
 }
