@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,7 +95,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.files.Run(ctx) })
 	g.Go(func() error { return a.watch(ctx) })
 	g.Go(func() error { a.keepNotices(ctx); return nil })
-	g.Go(func() error { a.mail.watchUnacknowledged(ctx, a.drainWithoutServer); return nil })
+	if a.drains.hook != nil {
+		g.Go(func() error { a.watchUnacknowledged(ctx); return nil })
+	}
 	g.Go(func() error { return a.connect(ctx) })
 	n := &notifier{send: a.notifySystemd, watchdog: a.o.Watchdog, alive: a.alive}
 	g.Go(func() error { return n.Run(ctx) })
@@ -149,12 +152,9 @@ func (a *Agent) drainBeforeStop(ctx context.Context) {
 		}
 		return
 	}
-	if !known || a.drains.busy() {
-		return
-	}
 	grace := time.NewTimer(commandGrace)
 	defer grace.Stop()
-	for !a.drains.busy() && !a.drains.ran() {
+	for ; known && !a.drains.busy(); _, known = a.drainDoomed() {
 		select {
 		case <-a.drains.changed: // something has changed
 		case <-grace.C:
@@ -165,20 +165,20 @@ func (a *Agent) drainBeforeStop(ctx context.Context) {
 	}
 }
 
-// drainDoomed starts the hook for each notice that dooms the machine, unless a connected server
-// knows of it: known. Doomed reports whether there is any.
+// drainDoomed starts the hook for each notice that dooms the machine and that no drain answers,
+// unless a connected server knows of it: known. Doomed reports whether there is any.
 func (a *Agent) drainDoomed() (doomed, known bool) {
+	answered := a.drains.answeredNotices()
 	var due []dueNotice
 	a.mail.do(func(o *outbox) {
 		now := a.mail.now()
 		for _, s := range o.notices {
 			doomed = doomed || s.dooms()
 			switch {
-			case !s.dooms() || s.hookCalled:
+			case !s.dooms() || slices.Contains(answered, s.EventID):
 			case s.everAcked && o.offlineSince.IsZero():
 				known = true
 			default:
-				s.hookCalled = true
 				due = append(due, s.due(now))
 			}
 		}

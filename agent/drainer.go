@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type drainer struct {
 	job     *job // the latest; nil: none yet, or withdrawn
 	wake    chan struct{}
 	changed chan struct{} // has room for one: a job came, has ended, or was withdrawn
+
+	replaced chan struct{} // wakes watchUnacknowledged: a job came or was withdrawn
 }
 
 // A job is one drain. A job with an event ID was started by the agent itself, because
@@ -32,8 +35,12 @@ type drainer struct {
 // it. Its result is reported without a generation too.
 type job struct {
 	drain   nstance.Drain
-	eventID string // of the notice that started it; empty: a server's command did
+	eventID string // of the notice that started it, or of another one if that was withdrawn; empty: a server's command did
 	stop    context.CancelFunc
+
+	// notices are the events of the notices that it answers: those that were due while it
+	// ran, and once it has emptied the machine its causes.
+	notices []string
 
 	deadlineTimer *time.Timer
 
@@ -44,7 +51,7 @@ type job struct {
 }
 
 func newDrainer(hook hookFunc, report func(*apiv1.DrainResult), log *slog.Logger) *drainer {
-	return &drainer{hook: hook, report: report, log: log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	return &drainer{hook: hook, report: report, log: log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), replaced: make(chan struct{}, 1)}
 }
 
 // Run calls the hook for jobs until ctx ends, which stops the hook as well.
@@ -85,30 +92,68 @@ func (d *drainer) accept(want nstance.Drain) *apiv1.DrainResult {
 
 // adopt makes the job answer for want, and returns the result of one that is done.
 func (j *job) adopt(want nstance.Drain) *apiv1.DrainResult {
-	j.drain.Generation = want.Generation
+	j.drain.Generation, j.drain.Causes = want.Generation, want.Causes
 	if j.done {
+		j.answerCauses()
 		return j.result()
 	}
-	if want.Deadline.IsZero() || !j.drain.Deadline.IsZero() && !want.Deadline.Before(j.drain.Deadline) {
-		return nil
-	}
-	j.drain.Deadline = want.Deadline
-	if j.deadlineTimer != nil {
-		j.deadlineTimer.Reset(time.Until(want.Deadline))
-	}
+	j.tighten(want.Deadline)
 	return nil
 }
 
-// fallback runs the hook without a server's command, unless it is running or has
-// succeeded.
+// tighten stops the hook at the deadline, if that is earlier than its own.
+func (j *job) tighten(deadline time.Time) {
+	if deadline.IsZero() || !j.drain.Deadline.IsZero() && !deadline.Before(j.drain.Deadline) {
+		return
+	}
+	j.drain.Deadline = deadline
+	if j.deadlineTimer != nil {
+		j.deadlineTimer.Reset(time.Until(deadline))
+	}
+}
+
+// answerCauses makes a job that has emptied the machine answer the notices among its causes.
+func (j *job) answerCauses() {
+	if j.outcome == nstance.OutcomeFailed {
+		return
+	}
+	for _, c := range j.drain.Causes {
+		j.answer(c.EventID)
+	}
+}
+
+func (j *job) answer(eventID string) {
+	if !slices.Contains(j.notices, eventID) {
+		j.notices = append(j.notices, eventID)
+	}
+}
+
+// fallback runs the hook for a notice without a server's command. A hook that runs
+// answers the notice too, whatever it runs for.
 func (d *drainer) fallback(want nstance.Drain, eventID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if j := d.job; d.hook == nil || j != nil && j.outcome != nstance.OutcomeFailed {
+	next := &job{drain: want, eventID: eventID, notices: []string{eventID}}
+	switch j := d.job; {
+	case j != nil && !j.done:
+		j.answer(eventID)
+		j.tighten(want.Deadline)
 		return
+	case j != nil:
+		next.notices = append(next.notices, j.notices...)
 	}
 	d.log.Warn("no server commands a drain for the notice: running the drain hook without a command", "event_id", eventID, "deadline", want.Deadline)
-	d.replace(&job{drain: want, eventID: eventID})
+	d.replace(next)
+}
+
+// answeredNotices returns the events of the notices that the present job answers.
+func (d *drainer) answeredNotices() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.job == nil {
+		return nil
+	}
+	return slices.Clone(d.job.notices)
 }
 
 // cancel withdraws a server's drain of this generation or an older one.
@@ -120,12 +165,21 @@ func (d *drainer) cancel(generation uint64) {
 	}
 }
 
-// withdraw stops the drain that the notice started, unless a server has adopted it.
-func (d *drainer) withdraw(eventID string) {
+// withdraw handles the end of a notice. It stops the agent's own drain, which no server has
+// adopted, unless another notice dooms the machine.
+func (d *drainer) withdraw(eventID string, doomed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if j := d.job; j != nil && j.drain.Generation == 0 && j.eventID == eventID {
+	j := d.job
+	if j == nil {
+		return
+	}
+	j.notices = slices.DeleteFunc(j.notices, func(id string) bool { return id == eventID })
+	switch {
+	case j.drain.Generation == 0 && !doomed:
 		d.replace(nil)
+	case j.eventID == eventID && len(j.notices) > 0:
+		j.eventID = j.notices[0]
 	}
 }
 
@@ -137,10 +191,8 @@ func (d *drainer) replace(next *job) {
 	}
 	d.job = next
 	signal(d.changed)
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	signal(d.replaced)
+	signal(d.wake)
 }
 
 // busy reports whether a drain is under way or about to start.
@@ -148,13 +200,6 @@ func (d *drainer) busy() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.hook != nil && d.job != nil && !d.job.done
-}
-
-// ran reports whether the latest drain has ended.
-func (d *drainer) ran() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.job != nil && d.job.done
 }
 
 // runJob runs the present job, if it has not been run.
@@ -217,6 +262,7 @@ func (d *drainer) end(j *job, outcome nstance.Outcome, message string) (results 
 	if j.drain.Generation != 0 {
 		results = append(results, j.result())
 	}
+	j.answerCauses()
 	return results
 }
 

@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,6 +67,16 @@ func (m *mailbox) standing() (notices []nstance.Notice) {
 	return notices
 }
 
+// dooms reports whether a notice stands that dooms the machine.
+func (m *mailbox) dooms() bool {
+	return slices.ContainsFunc(m.standing(), func(n nstance.Notice) bool { return n.Kind.Dooms() })
+}
+
+// stands reports whether the notice of that event stands.
+func (m *mailbox) stands(eventID string) bool {
+	return slices.ContainsFunc(m.standing(), func(n nstance.Notice) bool { return n.EventID == eventID })
+}
+
 func (m *mailbox) isEmpty() (empty bool) {
 	m.do(func(o *outbox) { empty = len(o.notices) == 0 })
 	return empty
@@ -83,34 +93,5 @@ func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
-	}
-}
-
-// watchUnacknowledged calls drain for each notice that dooms the machine and that
-// no server has acknowledged in time, or that no server is connected with any more, until
-// ctx ends.
-func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(dueNotice)) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		var (
-			due  *dueNotice
-			wait time.Duration
-		)
-		m.do(func(o *outbox) { due, wait = o.overdue(m.now()) })
-		if due != nil {
-			drain(*due)
-			continue
-		}
-		timer.Reset(wait)
-		if wait == 0 {
-			timer.Stop()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.noticed:
-		case <-timer.C:
-		}
 	}
 }

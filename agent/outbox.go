@@ -51,12 +51,11 @@ type outbox struct {
 
 type standingNotice struct {
 	nstance.Notice
-	revision   uint64 // of the set, when the notice got its present form
-	firstSeen  time.Time
-	changedAt  time.Time // since then it has its present form
-	everAcked  bool      // in this or an earlier form
-	hookCalled bool      // without a server's command
-	restored   bool      // from the file, and not observed since
+	revision  uint64 // of the set, when the notice got its present form
+	firstSeen time.Time
+	changedAt time.Time // since then it has its present form
+	everAcked bool      // in this or an earlier form
+	restored  bool      // from the file, and not observed since
 }
 
 // restoredSlack is how far the deadline of a restored notice may be from that of the
@@ -86,10 +85,13 @@ func (o *outbox) end(now time.Time) {
 
 // observe adds a notice of the detector and reports whether it is new or changed.
 // The detector alone judges its age. DetectedAt stays: an announcement is detected
-// once.
+// once. A withdrawn notice that is announced again is a new one.
 func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 	var known *standingNotice
 	switch i := slices.IndexFunc(o.notices, func(s *standingNotice) bool { return s.EventID == n.EventID }); {
+	case i >= 0 && o.notices[i].Cancelled && !n.Cancelled:
+		known = &standingNotice{firstSeen: now}
+		o.notices[i] = known
 	case i >= 0:
 		known = o.notices[i]
 		clockSet := known.restored && !n.Deadline.IsZero() && n.Deadline.Sub(known.Deadline).Abs() > restoredSlack
@@ -254,14 +256,14 @@ func (s *standingNotice) due(now time.Time) dueNotice {
 	return dueNotice{s.Notice, fallbackTime(s.Notice, s.clock(now))}
 }
 
-// overdue returns a notice that dooms the machine and that no server has
-// acknowledged in time, or with which no server is connected any more: whether it was
-// acknowledged by one, and whether a drain had begun when this agent was restarted, the
-// machine must be drained. Each notice is returned once. Without such a notice it
-// returns nil and the time until there may be one (zero: when something changes).
-func (o *outbox) overdue(now time.Time) (due *dueNotice, wait time.Duration) {
+// overdue returns a notice that dooms the machine, that no drain has answered, and that no
+// server has acknowledged in time, or with which no server is connected any more: whether it
+// was acknowledged by one, and whether a drain had begun when this agent was restarted, the
+// machine must be drained. Without such a notice it returns nil and the time until there may
+// be one (zero: when something changes).
+func (o *outbox) overdue(now time.Time, answered []string) (due *dueNotice, wait time.Duration) {
 	for _, s := range o.notices {
-		if !s.dooms() || s.hookCalled || s.everAcked && o.offlineSince.IsZero() {
+		if !s.dooms() || slices.Contains(answered, s.EventID) || s.everAcked && o.offlineSince.IsZero() {
 			continue
 		}
 		left := s.firstSeen.Add(fallbackAfter).Sub(now)
@@ -270,7 +272,6 @@ func (o *outbox) overdue(now time.Time) (due *dueNotice, wait time.Duration) {
 			left = max(left, o.offlineSince.Add(patience).Sub(now))
 		}
 		if left <= 0 {
-			s.hookCalled = true
 			n := s.due(now)
 			return &n, 0
 		}

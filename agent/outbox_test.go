@@ -260,16 +260,16 @@ func TestOutboxResults(t *testing.T) {
 
 func TestOutboxOverdue(t *testing.T) {
 	t.Parallel()
-	t.Run("an unacknowledged notice that dooms the machine is overdue after 5 s, once", func(t *testing.T) {
+	t.Run("an unacknowledged notice that dooms the machine is overdue after 5 s, until a drain answers it", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaimNotice("a"), noon)
-		due, wait := o.overdue(noon.Add(time.Second))
+		due, wait := o.overdue(noon.Add(time.Second), nil)
 		require.Nil(t, due)
 		require.Equal(t, 4*time.Second, wait)
-		due, _ = o.overdue(noon.Add(5 * time.Second))
+		due, _ = o.overdue(noon.Add(5*time.Second), nil)
 		require.NotNil(t, due)
 		require.Equal(t, "a", due.EventID)
-		due, wait = o.overdue(noon.Add(time.Hour))
+		due, wait = o.overdue(noon.Add(time.Hour), []string{"a"})
 		require.Nil(t, due)
 		require.Zero(t, wait)
 	})
@@ -281,7 +281,7 @@ func TestOutboxOverdue(t *testing.T) {
 		sooner := reclaimNotice("a")
 		sooner.Deadline = noon.Add(time.Minute)
 		o.observe(sooner, noon)
-		due, _ := o.overdue(noon.Add(time.Hour))
+		due, _ := o.overdue(noon.Add(time.Hour), nil)
 		require.Nil(t, due)
 	})
 	t.Run("not for a notice that does not doom the machine", func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestOutboxOverdue(t *testing.T) {
 		n := reclaimNotice("a")
 		n.Kind = nstance.Rebalance
 		o.observe(n, noon)
-		due, _ := o.overdue(noon.Add(time.Hour))
+		due, _ := o.overdue(noon.Add(time.Hour), nil)
 		require.Nil(t, due)
 	})
 }
@@ -329,7 +329,7 @@ func TestOutboxRestored(t *testing.T) {
 		o.restore(first.saved(), noon.Add(time.Minute))
 		o.begin()
 		require.Equal(t, []string{"a+", "b"}, noticeStates(dueMessages(&o, noon.Add(time.Minute))[0].GetNotices()))
-		due, wait := o.overdue(noon.Add(time.Minute))
+		due, wait := o.overdue(noon.Add(time.Minute), nil)
 		require.Nil(t, due, "a server may be there")
 		require.Equal(t, fallbackAfter, wait)
 		o.ackNotices(o.revision)

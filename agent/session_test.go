@@ -178,6 +178,7 @@ type hookLog struct {
 	runs   []nstance.Drain
 	at     []time.Time
 	ended  int
+	done   int // ended by themselves
 	finish chan nstance.Outcome
 }
 
@@ -200,6 +201,20 @@ func (h *hookLog) run(ctx context.Context, d nstance.Drain) (nstance.Outcome, st
 	case o := <-h.finish:
 		return o, "said so"
 	}
+}
+
+// end lets the hook end by itself.
+func (h *hookLog) end(o nstance.Outcome) {
+	h.finish <- o
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.done++
+}
+
+func (h *hookLog) finished() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.done
 }
 
 func (h *hookLog) log() ([]nstance.Drain, []time.Time, int) {

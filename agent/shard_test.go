@@ -243,8 +243,13 @@ func (v *serverSession) send(m *apiv1.ConnectResponse) {
 	_ = v.stream.Send(m)
 }
 
+// drain commands a drain for the notice of reclaimIn.
 func (v *serverSession) drain(generation uint64, deadline time.Time) {
-	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "event-1"}}}
+	v.drainFor("event-1", generation, deadline)
+}
+
+func (v *serverSession) drainFor(eventID string, generation uint64, deadline time.Time) {
+	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Causes: []*apiv1.Cause{{Kind: "notice", EventId: eventID}}}
 	wire.DrainLeft(c, time.Now())
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: c}})
 }

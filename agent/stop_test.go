@@ -120,13 +120,28 @@ func TestStopLeavesTheHookItsTime(t *testing.T) {
 	t.Run("one that has ended is not waited for", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h, v, deadline, stopped, stop := begin(t, s, m)
-			v.drain(1, deadline)
+			v.drainFor(noticesOf(v.awaitMessage(t, isReport))[0].GetEventId(), 1, deadline)
 			h.finish <- nstance.OutcomeDrained
 			v.awaitMessage(t, isResult)
 			began := time.Now()
 			stop()
 			<-stopped
 			require.Less(t, time.Since(began), 2*time.Second)
+		})
+	})
+	t.Run("one that has ended for another cause is not enough", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			h, v, deadline, stopped, stop := begin(t, s, m)
+			v.drainFor("another", 1, deadline)
+			h.finish <- nstance.OutcomeDrained
+			v.awaitMessage(t, isResult)
+			stop()
+			advance(time.Second)
+			v.drain(2, deadline)
+			h.finish <- nstance.OutcomeDrained
+			<-stopped
+			runs, _, _ := h.log()
+			require.Len(t, runs, 2)
 		})
 	})
 	t.Run("without a drain it stops at once", func(t *testing.T) {

@@ -98,7 +98,7 @@ func (a *Agent) handleNotice(n nstance.Notice) {
 	}
 	a.o.Log.Warn("notice detected", "kind", n.Kind, "action", n.Action, "event_id", n.EventID, "deadline", n.Deadline, "cancelled", n.Cancelled)
 	if n.Cancelled {
-		a.drains.withdraw(n.EventID)
+		a.drains.withdraw(n.EventID, a.mail.dooms())
 	}
 }
 
@@ -165,6 +165,37 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 	return nil
 }
 
+// watchUnacknowledged starts the drain hook for each notice that dooms the machine and that
+// no server has acknowledged in time, or that no server is connected with any more, until
+// ctx ends.
+func (a *Agent) watchUnacknowledged(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var (
+			due  *dueNotice
+			wait time.Duration
+		)
+		answered := a.drains.answeredNotices()
+		a.mail.do(func(o *outbox) { due, wait = o.overdue(a.mail.now(), answered) })
+		if due != nil {
+			a.drainWithoutServer(*due)
+			continue
+		}
+		timer.Reset(wait)
+		if wait == 0 {
+			timer.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.mail.noticed:
+		case <-a.drains.replaced:
+		case <-timer.C:
+		}
+	}
+}
+
 // drainWithoutServer starts the drain hook without a server's command.
 func (a *Agent) drainWithoutServer(n dueNotice) {
 	now := time.Now().UTC()
@@ -172,6 +203,9 @@ func (a *Agent) drainWithoutServer(n dueNotice) {
 		Instance: a.o.InstanceID, StartedAt: now, Deadline: now.Add(n.left), Executor: nstance.ExecutorAgent,
 		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: n.EventID, Message: string(n.Kind)}},
 	}, n.EventID)
+	if !a.mail.stands(n.EventID) { // withdrawn since it was due
+		a.drains.withdraw(n.EventID, a.mail.dooms())
+	}
 }
 
 // fallbackTime returns how long such a drain may take, as the server would plan it.
