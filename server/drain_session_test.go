@@ -36,8 +36,8 @@ func (k *agentSession) nextDrainCancel() *apiv1.DrainCancel {
 	}
 }
 
-// TestDrainIsCancelledAtAgent: with the generation that was sent to the agent, also
-// if it was disconnected meanwhile.
+// TestDrainIsCancelledAtAgent: with the generation that was sent to the agent or a later one,
+// also if it was disconnected meanwhile.
 func TestDrainIsCancelledAtAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
@@ -48,7 +48,7 @@ func TestDrainIsCancelledAtAgent(t *testing.T) {
 	first := k.nextDrain().GetGeneration()
 	n.Cancelled = true
 	k.sendNotice(n)
-	require.Equal(t, first, k.nextDrainCancel().GetGeneration())
+	require.GreaterOrEqual(t, k.nextDrainCancel().GetGeneration(), first)
 	w.awaitEvent(nstance.EventDrainCancelled, id)
 
 	again := k.client.connect()

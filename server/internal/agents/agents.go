@@ -321,21 +321,15 @@ func (a *Agents) relayDrains(ctx context.Context) {
 }
 
 func (a *Agents) relayDrain(e nstance.DrainEvent) {
-	s := a.sessions.get(e.Drain.Instance)
-	switch {
-	case s == nil:
-		return
-	case s.outlived(): // a session that its machine was woken in before it had stopped
-		s.askRenewal()
-		return
-	case e.Drain.Executor != nstance.ExecutorAgent:
-		return
-	}
 	switch e.Type {
-	case nstance.DrainSnapshot, nstance.DrainRequested, nstance.DrainTightened, nstance.DrainReassigned:
-		s.sendDrain(e.Drain)
-	case nstance.DrainCancelled:
-		s.cancelDrain(e.Drain.Generation)
-	case nstance.DrainSynced, nstance.DrainAcknowledged, nstance.DrainEnded:
+	case nstance.DrainSynced: // drains that were cancelled meanwhile are not in the snapshot
+		for _, s := range a.sessions.all() {
+			s.sendDrain()
+		}
+	case nstance.DrainRequested, nstance.DrainTightened, nstance.DrainReassigned, nstance.DrainCancelled:
+		if s := a.sessions.get(e.Drain.Instance); s != nil && e.Drain.Executor == nstance.ExecutorAgent {
+			s.sendDrain()
+		}
+	case nstance.DrainSnapshot, nstance.DrainAcknowledged, nstance.DrainEnded:
 	}
 }

@@ -186,7 +186,7 @@ func TestLoneDrainOfAnUnknownNotice(t *testing.T) {
 // TestDrainIsSentWithTheTimeLeft: the machine's clock may be wrong.
 func TestDrainIsSentWithTheTimeLeft(t *testing.T) {
 	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
-		s.sendDrain(nstance.Drain{Instance: "web1", Generation: 1, Deadline: time.Now().Add(time.Minute)})
+		s.session.send(drainCommand(nstance.Drain{Instance: "web1", Generation: 1, Deadline: time.Now().Add(time.Minute)}))
 		synctest.Wait()
 		require.Equal(t, time.Minute, s.agent.Sent[0].GetDrain().GetTimeLeft().AsDuration())
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -40,9 +41,10 @@ func TestWokenBeforeItStopped(t *testing.T) {
 		}
 		s, d := newSlowAgent(t)
 		close(d.Read)
-		s.agents = &Agents{Options: Options{Now: time.Now}, shard: sleepyShard{&fakeShard{}, recs}, sessions: newSessions(func(nstance.Fact) {})}
+		s.agents = &Agents{Options: Options{Now: time.Now}, shard: sleepyShard{&fakeShard{}, recs}, drains: drain.New(nil), sessions: newSessions(func(nstance.Fact) {})}
 		s.id, s.identity.Serial = id, "01"
 		require.NoError(t, s.agents.sessions.begin(s))
+		require.NoError(t, s.agents.drains.Start(t.Context(), nstance.Drain{Instance: id, Generation: 1, Deadline: time.Now().Add(time.Hour), Executor: nstance.ExecutorAgent}))
 		relay := func(kind nstance.DrainEventType) {
 			s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: nstance.Drain{Instance: id, Executor: nstance.ExecutorAgent}})
 			synctest.Wait()
@@ -67,33 +69,61 @@ func TestWokenBeforeItStopped(t *testing.T) {
 	})
 }
 
-// TestRelayedDrains: the agent is told of the drains that it carries out, those of a snapshot
-// too, which is what a watcher that was behind begins with.
+// TestRelayedDrains: the agent is told of the drain that it carries out now, or that there is
+// none, after each event and after a snapshot, which a watcher that was behind begins with.
 func TestRelayedDrains(t *testing.T) {
-	command := func(m *apiv1.ConnectResponse) bool { return m.GetDrain() != nil }
-	cancel := func(m *apiv1.ConnectResponse) bool { return m.GetDrainCancel() != nil }
-	for kind, want := range map[nstance.DrainEventType]func(*apiv1.ConnectResponse) bool{
-		nstance.DrainSnapshot: command, nstance.DrainRequested: command, nstance.DrainTightened: command, nstance.DrainReassigned: command,
-		nstance.DrainCancelled: cancel, nstance.DrainSynced: nil, nstance.DrainAcknowledged: nil, nstance.DrainEnded: nil,
+	type state struct {
+		drain      *nstance.Drain // that the record has
+		generation uint64         // of the record
+	}
+	of := func(executor nstance.Executor) state {
+		return state{&nstance.Drain{Generation: 3, Deadline: time.Now().Add(time.Hour), Executor: executor}, 3}
+	}
+	for what, c := range map[string]struct {
+		state
+		commands, cancels uint64 // generation
+	}{
+		"never drained":         {},
+		"drained by the agent":  {state: of(nstance.ExecutorAgent), commands: 3},
+		"drained by another":    {state: of(nstance.ExecutorOperator), cancels: 2},
+		"the drain has ended":   {state: state{generation: 4}, cancels: 4},
+		"its first, by another": {state: state{&nstance.Drain{Generation: 1, Deadline: time.Now().Add(time.Hour)}, 1}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s, d := newSlowAgent(t)
-			close(d.Read)
-			s.agents = &Agents{Options: Options{Now: time.Now}, shard: sleepyShard{&fakeShard{}, records.New(storage.NewMemory(), "s1", nil)}, sessions: newSessions(func(nstance.Fact) {})}
-			s.id = testID(t)
-			require.NoError(t, s.agents.sessions.begin(s))
-			for _, executor := range []nstance.Executor{nstance.ExecutorOperator, nstance.ExecutorNone, nstance.ExecutorAgent} {
-				s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: nstance.Drain{Instance: s.id, Executor: executor}})
-			}
-			s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: nstance.Drain{Instance: "unknown", Executor: nstance.ExecutorAgent}})
-			synctest.Wait()
-			if want == nil {
-				require.Empty(t, d.Sent, kind)
-			} else {
-				require.Len(t, d.Sent, 1, kind)
-				require.True(t, want(d.Sent[0]), kind)
-			}
-			s.cancel(nil)
-		})
+		for kind, sent := range map[nstance.DrainEventType]bool{
+			nstance.DrainSynced: true, nstance.DrainRequested: true, nstance.DrainTightened: true, nstance.DrainReassigned: true,
+			nstance.DrainCancelled: true, nstance.DrainSnapshot: false, nstance.DrainAcknowledged: false, nstance.DrainEnded: false,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s, d := newSlowAgent(t)
+				close(d.Read)
+				recs, drains := records.New(storage.NewMemory(), "s1", nil), drain.New(nil)
+				s.agents = &Agents{Options: Options{Now: time.Now}, shard: sleepyShard{&fakeShard{}, recs}, drains: drains, sessions: newSessions(func(nstance.Fact) {})}
+				s.id = testID(t)
+				_, err := recs.Create(t.Context(), records.Instance{ID: s.id, Tenant: "default", Group: "web", Drain: c.drain, Generation: c.generation})
+				require.NoError(t, err)
+				if c.drain != nil {
+					running := *c.drain
+					running.Instance = s.id
+					require.NoError(t, drains.Start(t.Context(), running))
+				}
+				require.NoError(t, s.agents.sessions.begin(s))
+				about := nstance.Drain{Executor: nstance.ExecutorAgent}
+				if kind != nstance.DrainSynced {
+					about.Instance = s.id
+				}
+				s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: about})
+				s.agents.relayDrain(nstance.DrainEvent{Type: nstance.DrainRequested, Drain: nstance.Drain{Instance: s.id, Executor: nstance.ExecutorOperator}})
+				s.agents.relayDrain(nstance.DrainEvent{Type: nstance.DrainRequested, Drain: nstance.Drain{Instance: "unknown", Executor: nstance.ExecutorAgent}})
+				synctest.Wait()
+				if !sent || c.commands+c.cancels == 0 {
+					require.Empty(t, d.Sent, "%s, %s", what, kind)
+				} else {
+					require.Len(t, d.Sent, 1, "%s, %s", what, kind)
+					require.Equal(t, c.commands, d.Sent[0].GetDrain().GetGeneration(), "%s, %s", what, kind)
+					require.Equal(t, c.cancels, d.Sent[0].GetDrainCancel().GetGeneration(), "%s, %s", what, kind)
+				}
+				s.cancel(nil)
+			})
+		}
 	}
 }

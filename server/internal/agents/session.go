@@ -109,13 +109,35 @@ func (s *session) welcome() {
 // catchUp sends what the agent may have missed of its drain and its certificate.
 func (s *session) catchUp() {
 	s.askRenewal()
-	if s.outlived() {
-		return // the session with the renewed certificate catches up
+	s.sendDrain()
+}
+
+// sendDrain sends the drain that the agent carries out, or that there is none any more: it
+// may have been cancelled while the agent was away. The lock keeps the last message the
+// latest state.
+func (s *session) sendDrain() {
+	if s.outlived() { // the session with the renewed certificate catches up
+		s.askRenewal()
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if d, ok := s.agents.drainOf(s.id); ok {
-		s.sendDrain(d)
-	} else if rec := s.agents.shard.Records().Peek(s.id); rec != nil && rec.Drain == nil && rec.Generation > 0 {
-		s.cancelDrain(rec.Generation) // it may have been cancelled while the agent was away
+		s.queue(drainCommand(d))
+	} else if ended := s.endedDrains(); ended > 0 {
+		s.queue(drainCancel(ended))
+	}
+}
+
+// endedDrains returns the generation up to which the drains of the instance have ended.
+func (s *session) endedDrains() uint64 {
+	switch rec := s.agents.shard.Records().Peek(s.id); {
+	case rec == nil:
+		return 0
+	case rec.Drain != nil:
+		return rec.Drain.Generation - 1
+	default:
+		return rec.Generation
 	}
 }
 
@@ -242,14 +264,14 @@ func acknowledgement(a *apiv1.Acknowledgement) *apiv1.ConnectResponse {
 	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: a}}
 }
 
-func (s *session) sendDrain(d nstance.Drain) {
-	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+func drainCommand(d nstance.Drain) *apiv1.ConnectResponse {
+	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
 		Generation: d.Generation, Deadline: wire.Time(d.Deadline), Causes: wire.Causes(d.Causes),
-	}}})
+	}}}
 }
 
-func (s *session) cancelDrain(generation uint64) {
-	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: generation}}})
+func drainCancel(generation uint64) *apiv1.ConnectResponse {
+	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: generation}}}
 }
 
 // askRenewal asks an agent to renew a certificate whose authority is being retired, and

@@ -29,13 +29,13 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 			s, d := newSlowAgent(t)
 			context.AfterFunc(s.ctx, s.closeConnection)
 			for i := range uint64(maxOutbox) + 1 { // one is on its way
-				s.cancelDrain(i)
+				s.send(drainCancel(i))
 				synctest.Wait()
 			}
 			require.NoError(t, s.ctx.Err())
-			s.cancelDrain(0)
+			s.send(drainCancel(0))
 			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
-			s.cancelDrain(0) // harmless
+			s.send(drainCancel(0)) // harmless
 			<-d.Gone
 			s.wg.Wait()
 		})
@@ -45,7 +45,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 			s, d := newSlowAgent(t)
 			context.AfterFunc(s.ctx, s.closeConnection)
 			for i := range uint64(maxOutbox) {
-				s.cancelDrain(i)
+				s.send(drainCancel(i))
 			}
 			began := time.Now()
 			time.AfterFunc(sendTimeout/2, func() { close(d.Read) })
@@ -55,7 +55,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 
 			d.Read = make(chan struct{})
 			for i := range uint64(maxOutbox) {
-				s.cancelDrain(i)
+				s.send(drainCancel(i))
 			}
 			began = time.Now()
 			s.waitForAgent()
@@ -67,7 +67,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 	t.Run("keeps no end of a session waiting", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, d := newSlowAgent(t)
-			s.cancelDrain(1)
+			s.send(drainCancel(1))
 			synctest.Wait() // stuck in Send
 			began := time.Now()
 			s.close(io.EOF)
@@ -100,7 +100,7 @@ func TestFinishSendsWhatIsQueued(t *testing.T) {
 		close(d.Read)
 		s.finish(ErrDeleted)
 		s.finish(errReplaced) // the first reason counts
-		s.cancelDrain(7)
+		s.send(drainCancel(7))
 		<-time.After(closeGrace - time.Millisecond)
 		synctest.Wait()
 		require.NoError(t, s.ctx.Err())
