@@ -20,7 +20,7 @@ const (
 )
 
 // A feed sends the status to any number of streams. It asks for the status once for
-// all of them.
+// all of them, and for all that read it otherwise.
 type feed struct {
 	status  func(ctx context.Context) Status
 	ending  <-chan struct{}
@@ -31,8 +31,9 @@ type feed struct {
 	last  *snapshot
 }
 
-// A snapshot is a status as text, in parts that can be compared.
+// A snapshot is a status, and as text in parts that can be compared.
 type snapshot struct {
+	status   Status
 	sections map[string]string // by field of Status, all but the instances
 	rows     map[string]string // instances by ID
 }
@@ -103,7 +104,7 @@ func (f *feed) latest(ctx context.Context) (*snapshot, error) {
 }
 
 func newSnapshot(status Status) (*snapshot, error) {
-	s := &snapshot{sections: map[string]string{}, rows: make(map[string]string, len(status.Instances))}
+	s := &snapshot{status: status, sections: map[string]string{}, rows: make(map[string]string, len(status.Instances))}
 	for _, i := range status.Instances {
 		row, err := json.Marshal(i)
 		if err != nil {

@@ -10,8 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance/internal/web"
@@ -129,6 +131,32 @@ func TestStreamsAskOnce(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, s.asked.Load(), int32(8), "not once for each frame of each stream")
+}
+
+// TestStatusIsAskedForOnce: whatever the number of requests, the shard is asked once in an interval.
+func TestStatusIsAskedForOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		h := web.Handler(&web.Options{
+			Status:  func(context.Context) web.Status { asked.Add(1); return web.Status{Version: "1"} },
+			Leading: func() bool { return true },
+		})
+		for interval := range int32(2) {
+			var readers sync.WaitGroup
+			for range 500 {
+				readers.Go(func() {
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/status.json", nil))
+					assert.Equal(t, http.StatusOK, w.Code)
+					assert.Contains(t, w.Body.String(), `"version":"1"`)
+				})
+			}
+			readers.Wait()
+			require.Equal(t, interval+1, asked.Load())
+			<-time.After(time.Second)
+		}
+	})
 }
 
 func TestStreamsAreBounded(t *testing.T) {

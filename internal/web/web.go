@@ -26,7 +26,7 @@ var files embed.FS
 // Handler serves GET and HEAD of
 //
 //	/             the status page
-//	/status.json  what it shows
+//	/status.json  what it shows, at most a second old
 //	/stream       the same, and every change of it, as server-sent events
 //	/healthz      200 while the process serves, leading or not
 //	/readyz       200 while this server leads its shard, else 503
@@ -36,13 +36,19 @@ func Handler(o *Options) http.Handler {
 		panic(err)
 	}
 	mux := http.NewServeMux()
+	shared := &feed{status: o.Status, ending: o.Ending}
 	for path, file := range map[string]string{"/{$}": "status.html", "/status.css": "status.css", "/status.js": "status.js"} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, file) })
 	}
 	mux.HandleFunc("GET /status.json", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, http.StatusOK, o.Status(r.Context()))
+		now, err := shared.latest(r.Context())
+		if err != nil {
+			cannotShow(w, err)
+			return
+		}
+		reply(w, http.StatusOK, now.status)
 	})
-	mux.Handle("GET /stream", &feed{status: o.Status, ending: o.Ending})
+	mux.Handle("GET /stream", shared)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
