@@ -15,8 +15,12 @@ import (
 // which improve it. Records suffice to plan.
 const firstLookUps = 2 * time.Second
 
-// accountRetry is how long the provider is not asked again for its account.
-const accountRetry = time.Second
+// The provider is not asked again for its account for accountRetry, and longer after each
+// failure.
+const (
+	accountRetry    = time.Second
+	maxAccountRetry = 10 * time.Second
+)
 
 // awaitFirstAnswers has the provider asked for everything that the first plans use, and
 // waits for the answers, though not for long: those that come later are used when they come.
@@ -40,7 +44,7 @@ func (r *Reconciler) awaitFirstAnswers(ctx context.Context, stop context.CancelC
 // confirmAccount checks the account of the provider until it is known. Until then plans are
 // made and drains are announced, and no other call of the provider is sent.
 func (r *Reconciler) confirmAccount(ctx context.Context, states shardState, machines bool) error {
-	for {
+	for failures := 1; ; failures++ {
 		err := r.checkAccount(ctx, states, machines)
 		switch {
 		case err == nil:
@@ -49,14 +53,22 @@ func (r *Reconciler) confirmAccount(ctx context.Context, states shardState, mach
 		case errors.Is(err, nstance.Invalid):
 			return err
 		}
-		r.mu.Lock()
-		r.accountError = err
-		r.mu.Unlock()
-		r.log.Error("account of the provider not known yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
-		if !sleep.For(ctx, accountRetry) {
+		if r.setAccountError(err) {
+			r.log.Error("account of the provider not known yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
+		}
+		if !sleep.For(ctx, sleep.Backoff(failures, accountRetry, maxAccountRetry)) {
 			return ctx.Err()
 		}
 	}
+}
+
+// setAccountError reports whether the error is another one than the last.
+func (r *Reconciler) setAccountError(err error) (isNew bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	isNew = r.accountError == nil || r.accountError.Error() != err.Error()
+	r.accountError = err
+	return isNew
 }
 
 // accountConfirmed has calls of the provider sent from now on. Steps that have waited for

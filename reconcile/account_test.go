@@ -1,7 +1,11 @@
 package reconcile_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,16 +13,21 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 )
 
 // An account is a cloud that names itself, unless err is set.
 type account struct {
 	nstance.Provider
-	name string
-	err  error
+	name  string
+	err   error
+	asked atomic.Int32
 }
 
-func (a *account) Account(context.Context) (string, error) { return a.name, a.err }
+func (a *account) Account(context.Context) (string, error) {
+	a.asked.Add(1)
+	return a.name, a.err
+}
 
 func withAccount(t *testing.T, test func(w *world, a *account)) {
 	bubble(t, func(t *testing.T) {
@@ -46,6 +55,23 @@ func TestUnknownAccount(t *testing.T) {
 		w.startLeader(webGroup(2))
 		w.advance(5 * time.Minute)
 		w.requireMembers(2)
+	})
+}
+
+// TestUnknownAccountIsLoggedOnce: the provider is asked ever less often meanwhile.
+func TestUnknownAccountIsLoggedOnce(t *testing.T) {
+	withAccount(t, func(w *world, a *account) {
+		var text bytes.Buffer
+		w.wrap = func(o *leaderEnv) {
+			o.provider = a
+			o.options = func(opts *reconcile.Options) { opts.Log = slog.New(slog.NewTextHandler(&text, nil)) }
+		}
+		a.err = nstance.Errorf(nstance.Denied, "no credentials")
+		w.startLeader(webGroup(2))
+		w.advance(time.Hour)
+		require.LessOrEqual(w.t, a.asked.Load(), int32(3600/10+5))
+		w.stopLeader()
+		require.Equal(w.t, 1, strings.Count(text.String(), "account of the provider not known yet"))
 	})
 }
 

@@ -269,8 +269,10 @@ func (s *Server) start(ctx context.Context) error {
 
 // campaign leads whenever the lease is granted, until ctx ends.
 func (s *Server) campaign(ctx context.Context) {
+	failed := failedTerms{pause: s.opts.intervals.campaign}
 	for ctx.Err() == nil {
 		granted, err := s.elector.Campaign(ctx)
+		began := time.Now()
 		if err == nil {
 			err = s.lead(ctx, granted)
 		}
@@ -278,18 +280,42 @@ func (s *Server) campaign(ctx context.Context) {
 		s.termError = err
 		s.mu.Unlock()
 		if err == nil {
+			failed = failedTerms{pause: failed.pause}
 			continue
 		}
-		if granted != nil || ctx.Err() == nil {
+		if failed.add(err, granted != nil && time.Since(began) < failed.longestPause()) && (granted != nil || ctx.Err() == nil) {
 			s.log.Warn("this server does not lead", "code", nstance.CodeOf(err), "err", err)
 		}
-		wait := s.opts.intervals.campaign // each attempt writes to storage
-		if errors.Is(err, nstance.Invalid) {
-			wait *= 10 // settings or credentials must change first
-		}
-		sleep.For(ctx, wait)
+		sleep.For(ctx, failed.wait(err))
 	}
 }
+
+// failedTerms are terms that failed in a row. An error is logged when it is another one than
+// the last.
+type failedTerms struct {
+	pause time.Duration // after a failure: each attempt writes to storage
+	brief int           // terms in a row that ended as soon as they began
+	shown string        // the error that was logged last
+}
+
+// add records a failure, and reports whether it is to be logged.
+func (f *failedTerms) add(err error, brief bool) (isNew bool) {
+	if f.brief++; !brief {
+		f.brief = 0
+	}
+	isNew = f.shown != err.Error()
+	f.shown = err.Error()
+	return isNew
+}
+
+func (f *failedTerms) wait(err error) time.Duration {
+	if errors.Is(err, nstance.Invalid) { // settings or credentials must change first
+		return f.longestPause()
+	}
+	return sleep.Backoff(f.brief, f.pause, f.longestPause())
+}
+
+func (f *failedTerms) longestPause() time.Duration { return 10 * f.pause }
 
 // lead runs one term. At its end, or when ctx ends, it releases the lease first:
 // that ends everything that the term began, and no successor waits for it to stop.

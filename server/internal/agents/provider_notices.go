@@ -25,10 +25,13 @@ type watchProblem struct {
 	at  time.Time
 }
 
-func (p *watchProblem) set(err error, now time.Time) {
+// set reports whether the problem is another one than the last, or has come back.
+func (p *watchProblem) set(err error, now time.Time) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	isNew = p.err == nil || p.err.Error() != err.Error() || now.Sub(p.at) > problemLasts
 	p.err, p.at = err, now
+	return isNew
 }
 
 // NoticeProblems returns what operators should see of the provider's notices.
@@ -53,8 +56,7 @@ func (a *Agents) watchProviderNotices(ctx context.Context) {
 		for n, err := range can.WatchNotices(ctx, a.Owner) {
 			if err == nil {
 				a.receiveProviderNotice(n)
-			} else if ctx.Err() == nil {
-				a.watchProblem.set(err, a.Now())
+			} else if ctx.Err() == nil && a.watchProblem.set(err, a.Now()) {
 				a.Log.Warn("notices of the provider cannot be read", "code", nstance.CodeOf(err), "err", err)
 			}
 		}

@@ -1,9 +1,11 @@
 package agents
 
 import (
+	"bytes"
 	"context"
 	"iter"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -159,6 +161,24 @@ func TestDetectionIsJournalledOnce(t *testing.T) {
 		receive(recommendation)
 		require.Len(t, s.observed, 2)
 		require.Equal(t, 1, *journalled)
+	})
+}
+
+// TestProviderNoticeProblemIsLoggedWhenItChanges, and when it comes back.
+func TestProviderNoticeProblemIsLoggedWhenItChanges(t *testing.T) {
+	withProviderNotices(t, func(a *Agents, s *fakeShard, _ func(nstance.Notice), _, _ *int) {
+		var text bytes.Buffer
+		a.Log = slog.New(slog.NewTextHandler(&text, nil))
+		close(s.loaded)
+		for _, msg := range []string{"no permission", "no permission", "throttled", "throttled", "no permission"} {
+			s.results <- nstance.Errorf(nstance.Denied, "%s", msg)
+			synctest.Wait()
+		}
+		require.Equal(t, 3, strings.Count(text.String(), "cannot be read"), text.String())
+		<-time.After(problemLasts + time.Second)
+		s.results <- nstance.Errorf(nstance.Denied, "no permission")
+		synctest.Wait()
+		require.Equal(t, 4, strings.Count(text.String(), "cannot be read"))
 	})
 }
 
