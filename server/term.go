@@ -65,6 +65,7 @@ type term struct {
 	done             chan struct{}   // closed when run has returned
 	exposures        *registrar.Exposures
 	events           *eventLimits
+	certsRead        string // retired workload key whose certificates were read from the log
 }
 
 // A fleet is a reconciler with all that this server asks of it.

@@ -251,6 +251,12 @@ func (a *Agents) GroupsChanged() { a.files.groupsChanged() }
 // group, or of all for the zero key. It never blocks.
 func (a *Agents) Thawed(key nstance.GroupKey) { a.files.thawed(key) }
 
+// LastExpiry returns when the last certificate for a file expires that a workload key has
+// signed, or after if none expires later.
+func (a *Agents) LastExpiry(ctx context.Context, keyID string, after time.Time) (time.Time, error) {
+	return a.files.certs.lastExpiry(ctx, keyID, after)
+}
+
 // FileProblems returns what operators should see of files.
 func (a *Agents) FileProblems() []string { return a.files.problems() }
 

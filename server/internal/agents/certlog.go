@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -113,6 +114,36 @@ func (l *certlog) put(ctx context.Context, b *certBatch) error {
 	key := layout.CertLogPrefix(l.shard) + b.expiry.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
 	_, err := records.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
 	return err
+}
+
+// lastExpiry returns when the last certificate expires that issuer has signed, or after if
+// none expires later. Objects that may have such a certificate are read, the last one first.
+func (l *certlog) lastExpiry(ctx context.Context, issuer string, after time.Time) (time.Time, error) {
+	prefix := layout.CertLogPrefix(l.shard)
+	firstDay := func() string { return prefix + after.UTC().Format(time.DateOnly) }
+	var keys []string
+	for e, err := range l.store.List(ctx, prefix, firstDay()) {
+		if err != nil {
+			return after, err
+		}
+		keys = append(keys, e.Key)
+	}
+	for _, key := range slices.Backward(keys) {
+		if key < firstDay() {
+			break
+		}
+		object, err := l.store.Get(ctx, key)
+		if err != nil {
+			return after, err
+		}
+		for line := range bytes.Lines(object.Data) {
+			var c issuedCertificate
+			if json.Unmarshal(line, &c) == nil && c.Issuer == issuer && c.NotAfter.After(after) {
+				after = c.NotAfter
+			}
+		}
+	}
+	return after, nil
 }
 
 // prune deletes objects whose certificates have all expired long ago.

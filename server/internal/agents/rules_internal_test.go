@@ -326,6 +326,27 @@ type recordShard struct {
 
 func (s recordShard) Records() *records.Records { return s.recs }
 
+// TestLastExpiryInCertificateLog: of the certificates of one key, in whatever object they are.
+func TestLastExpiryInCertificateLog(t *testing.T) {
+	t.Parallel()
+	now := time.Now().UTC().Truncate(time.Second)
+	l := &certlog{store: storage.NewMemory(), shard: "s1", check: func() error { return nil }, bound: context.WithCancel}
+	for _, c := range []struct {
+		issuer string
+		days   int
+	}{{"old", 1}, {"old", 90}, {"old", 30}, {"new", 91}} {
+		require.NoError(t, l.append(t.Context(), issuedCertificate{Issuer: c.issuer, NotAfter: now.AddDate(0, 0, c.days)}))
+	}
+	for issuer, want := range map[string]int{"old": 90, "new": 91, "unknown": 2} {
+		last, err := l.lastExpiry(t.Context(), issuer, now.AddDate(0, 0, 2))
+		require.NoError(t, err)
+		require.Equal(t, now.AddDate(0, 0, want), last, issuer)
+	}
+	last, err := l.lastExpiry(t.Context(), "old", now.AddDate(0, 0, 100))
+	require.NoError(t, err)
+	require.Equal(t, now.AddDate(0, 0, 100), last)
+}
+
 // TestCertificateLog: a certificate is durable before it is handed out, in an object that is kept
 // until the last certificate in it has long expired; those that come meanwhile are written together.
 func TestCertificateLog(t *testing.T) {
