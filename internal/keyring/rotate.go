@@ -27,7 +27,8 @@ type Rotation struct {
 // errConcurrentChange means that the catalogue was changed at the same time.
 var errConcurrentChange = errors.New("the catalogue was changed concurrently")
 
-// Rotate performs a step and returns the resulting set. Steps are idempotent, also
+// Rotate performs a step and returns the resulting set, which has no keys if the step
+// was not done: a key that could not be destroyed is an error of a step that was. Steps are idempotent, also
 // after a crash of another process within the step. It fails with Conflict when
 // the step is not the next one or must wait, with the reason; with Invalid for a
 // set or a step that does not exist.
@@ -61,8 +62,11 @@ func (r *Keyring) step(ctx context.Context, o Rotation) (KeySet, error) {
 		return KeySet{}, err
 	}
 	next, err := r.next(ctx, c.Sets[o.Set], o, at.UTC())
-	if err != nil || o.DryRun {
-		return next, err
+	switch {
+	case err != nil:
+		return KeySet{}, err
+	case o.DryRun:
+		return next, nil
 	}
 	if c, err = r.vault.UpdateCatalogue(ctx, replace(o.Set, c.Sets[o.Set], next)); err != nil {
 		return KeySet{}, err
@@ -71,7 +75,7 @@ func (r *Keyring) step(ctx context.Context, o Rotation) (KeySet, error) {
 		return KeySet{}, err
 	}
 	if err := r.destroy(ctx, o.Set); err != nil { // the step is done; the next one repeats the destruction
-		return KeySet{}, fmt.Errorf("%s is done, but a private key has not been destroyed, repeat the step: %w", o.Step, err)
+		return r.Set(o.Set), fmt.Errorf("%s is done, but a private key has not been destroyed, repeat the step: %w", o.Step, err)
 	}
 	return r.Set(o.Set), nil
 }

@@ -219,8 +219,12 @@ func TestOrderOfRotation(t *testing.T) {
 					for _, step := range ends {
 						now = now.Add(keyring.Settle)
 						store.Inject(fault)
-						_, _ = ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: step})
+						after, err := ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: step})
 						store.ClearFaults()
+						if fault.Op == storagetest.PutIfMatch && fault.Prefix == "secret/" && step == ends[len(ends)-1] {
+							require.Error(t, err)
+							require.Len(t, after.Keys, 1, "the step is done, only the old key is not destroyed")
+						}
 						other, err := open()
 						require.NoError(t, err, "another server starts after %s", step)
 						require.NotEmpty(t, other.Set(set).Keys)

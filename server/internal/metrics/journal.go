@@ -100,6 +100,8 @@ func (l *losses) hear(e nstance.Event) {
 			l.ready.WithLabelValues(from.why).Observe(since(e, from))
 			delete(l.replace, e.Instance)
 		}
+	case nstance.EventDrainCancelled: // it is not lost
+		delete(l.lost, e.Instance)
 	case nstance.EventDeleted:
 		delete(l.replace, e.Instance)
 	}

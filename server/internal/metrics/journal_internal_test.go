@@ -47,6 +47,14 @@ func TestLosses(t *testing.T) {
 		hear(0, nstance.EventDeleted, "e", "")
 		require.Empty(t, l.replace)
 	})
+	t.Run("a loss after a withdrawn notice is another one", func(t *testing.T) {
+		hear(0, nstance.EventNoticeReceived, "f", "")
+		hear(time.Minute, nstance.EventDrainCancelled, "f", "")
+		hear(72*time.Hour, nstance.EventMachineGone, "f", "")
+		hear(72*time.Hour+3*time.Second, nstance.EventReplacementRequested, "g", "f")
+		n, sum := times(t, l.requested, "gone")
+		require.Equal(t, []any{uint64(1), 3.0}, []any{n, sum})
+	})
 	t.Run("nothing grows without bound", func(t *testing.T) {
 		for i := range maxLosses + 10 {
 			hear(0, nstance.EventNoticeReceived, nstance.InstanceID(fmt.Sprint(i)), "")

@@ -54,14 +54,14 @@ func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*
 	before := o.Ring.Set(r.Set)
 	set, err := o.Ring.Rotate(ctx, r)
 	o.Keys.HandleChanges()
-	if err != nil {
-		return nil, err
-	}
-	if !r.DryRun && phasesOf(before) != phasesOf(set) {
+	if done := len(set.Keys) > 0; done && !r.DryRun && phasesOf(before) != phasesOf(set) {
 		c.term.Journal(nstance.Event{
 			Time: o.Now().UTC(), Type: eventtype.KeysRotated, Tenant: c.Tenant,
 			Reason: fmt.Sprintf("%s of the %s keys by %s: %s", r.Step, r.Set, c.Subject, phasesOf(set)),
 		})
+	}
+	if err != nil {
+		return nil, err
 	}
 	return &apiv1.RotateKeyResponse{Keys: c.term.keyMessages(r.Set, set)}, nil
 }
