@@ -5,8 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"encoding/json"
-	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -398,30 +396,6 @@ func TestRotateKeyErrors(t *testing.T) {
 		require.ErrorIs(t, wire.ErrorOf(err), tc.code, name)
 	}
 	require.Zero(t, w.countEvents(eventtype.KeysRotated))
-}
-
-// TestRetiredWorkloadKeyOutlivesItsCertificates: those in the log count, also when they were
-// issued for longer than the configuration in force says.
-func TestRetiredWorkloadKeyOutlivesItsCertificates(t *testing.T) {
-	t.Parallel()
-	w := newKeyRotation(t)
-	step := func(step string) error {
-		_, err := w.rotationAdmin.operatorAPI().RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: keyring.Workload, Step: step})
-		return wire.ErrorOf(err)
-	}
-	expiry := w.now().Add(90 * 24 * time.Hour).UTC()
-	_, err := w.store.PutIfAbsent(t.Context(), "certlog/s1/"+expiry.Format(time.DateOnly)+"/A.jsonl",
-		fmt.Appendf(nil, "{\"issuer\": %q, \"not_after\": %q}\n", w.keys.Workload.Issuer(), expiry.Format(time.RFC3339)))
-	require.NoError(t, err)
-	require.NoError(t, step("begin"))
-	w.advance(keyring.Settle)
-	require.NoError(t, step("activate"))
-	w.advance(2 * keyring.Settle)
-	require.Eventually(t, func() bool {
-		err := step("finish")
-		require.ErrorIs(t, err, nstance.Conflict)
-		return strings.Contains(err.Error(), expiry.Format(time.DateOnly))
-	}, eventually, 5*time.Millisecond)
 }
 
 // A repeated create must send the same bytes as the first attempt, even if the keys
