@@ -113,7 +113,7 @@ func (m *member) names(t balance.Target) bool {
 // knowsBalancers reports whether it is known which load balancers m names.
 func (m *member) knowsBalancers() bool { return m.group.defined() || len(m.rec.LoadBalancers) > 0 }
 
-// balancersLeft reports whether m may be deleted as far as load balancers go: none
+// balancersLeft reports whether m may be deleted or parked as far as load balancers go: none
 // sends traffic to it any more, or withdrawTimeout has passed.
 func (r *Reconciler) balancersLeft(m *member) bool {
 	r.mu.Lock()
@@ -140,8 +140,12 @@ func (r *Reconciler) balancersLeft(m *member) bool {
 		return false
 	}
 	m.withdrawalOver = true
-	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
-	r.balance.WithdrawDeleted(m.machine, names)
+	done := "parked"
+	if m.step == stepDelete {
+		done = "deleted"
+		r.balance.WithdrawDeleted(m.machine, names)
+	}
+	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%s although it could not be withdrawn from %s within %s", done, strings.Join(names, ", "), withdrawTimeout)})
 	return true
 }
 
@@ -154,6 +158,6 @@ func (s *shard) withdrawalWait(m *member, now time.Time) time.Duration {
 	return withdrawTimeout
 }
 
-// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
-// machine, once nothing else delays it.
+// withdrawTimeout is how long a deletion, or parking, waits for load balancers to withdraw
+// the machine, once nothing else delays it.
 const withdrawTimeout = 30 * time.Second

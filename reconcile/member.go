@@ -92,16 +92,14 @@ type loneDrain struct {
 
 // removalState is why a member goes, and what keeps it.
 type removalState struct {
-	removalCause   *nstance.Cause
-	skipDrain      bool
-	goesFirst      bool                // when its group has more than its size
-	preserving     []*records.Preserve // requests to keep it for inspection that are being written
-	keptEnd        time.Time           // the end of its preservation that was reached, which is final
-	deleteCauses   []nstance.Cause
-	deleteBegan    time.Duration // elapsed time when its deletion after a drain began; 0: it has not
-	leftBefore     bool          // it was already leaving when this term found it
-	withdrawBy     time.Time     // its deletion waits for load balancers until then
-	withdrawalOver bool
+	removalCause *nstance.Cause
+	skipDrain    bool
+	goesFirst    bool                // when its group has more than its size
+	preserving   []*records.Preserve // requests to keep it for inspection that are being written
+	keptEnd      time.Time           // the end of its preservation that was reached, which is final
+	deleteCauses []nstance.Cause
+	deleteBegan  time.Duration // elapsed time when its deletion after a drain began; 0: it has not
+	leftBefore   bool          // it was already leaving when this term found it
 }
 
 // drainState is the drain of a member. The zero drainState is none.
@@ -139,6 +137,9 @@ type stepState struct {
 	retryDue time.Time
 	attempts int
 	obstacle obstacle
+
+	withdrawBy     time.Time // the step waits for load balancers until then; zero: it has not begun to
+	withdrawalOver bool
 }
 
 // A stepKind is what the executor does next for a member.
@@ -161,9 +162,11 @@ func (s stepKind) String() string {
 	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "park", "wake", "note", "balance"}[s]
 }
 
-// owe has a step done next, in place of any other, and at once.
+// owe has a step done next, in place of any other, and at once. It waits for load balancers
+// by itself: since an earlier step, the machine may have joined some again.
 func (s *stepState) owe(step stepKind) {
 	s.step, s.retryDue, s.attempts = step, time.Time{}, 0
+	s.withdrawBy, s.withdrawalOver = time.Time{}, false
 	s.revision++
 }
 

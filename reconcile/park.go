@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
@@ -17,7 +16,6 @@ func (s *shard) beginParking(m *member) {
 		s.publish(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
 	}
 	m.state, m.drainEnded, m.standbyState = nstance.Parking, true, standbyState{}
-	m.withdrawBy, m.withdrawalOver = time.Time{}, false
 	m.owe(stepPark)
 }
 

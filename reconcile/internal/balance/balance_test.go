@@ -214,6 +214,22 @@ func TestDeletedMachineIsWithdrawn(t *testing.T) {
 	})
 }
 
+// TestDeletedMachineIsAMember: for a machine that the source names, the source decides, also
+// where it was thought to be deleted.
+func TestDeletedMachineIsAMember(t *testing.T) {
+	for _, want := range []balance.Membership{balance.In, balance.Unchanged} {
+		s := newShard(map[string]balance.Membership{"kept": want}, "kept", "gone")
+		withKeeper(t, s, func(t *testing.T, k *balance.Keeper) {
+			advance(time.Second)
+			k.WithdrawDeleted(nstance.Machine{ProviderID: "kept"}, []string{"front"})
+			k.WithdrawDeleted(nstance.Machine{ProviderID: "gone"}, []string{"front"})
+			k.CompareAll(false)
+			advance(time.Second)
+			require.Equal(t, []string{"kept"}, s.members())
+		})
+	}
+}
+
 // A machine joins when it is ready and leaves when its removal begins.
 func Example() {
 	s := newShard(map[string]balance.Membership{"i-1": balance.In})

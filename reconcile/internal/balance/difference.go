@@ -39,8 +39,13 @@ func (k *Keeper) difference(b *balancer) difference {
 	defer k.mu.Unlock()
 	var d difference
 	b.joining = map[string]bool{}
+	named := map[string]bool{} // of the deleted ones: the source decides about them
 	for _, m := range candidates {
-		switch id := m.Machine.ProviderID; {
+		id := m.Machine.ProviderID
+		if _, deleted := b.deleted[id]; deleted {
+			named[id] = true
+		}
+		switch {
 		case m.Membership == In && joining[id]:
 			d.join, b.joining[id] = append(d.join, m.Machine), true
 		case m.Membership == In && !b.members[id]:
@@ -50,10 +55,11 @@ func (k *Keeper) difference(b *balancer) difference {
 		}
 	}
 	for id, m := range b.deleted {
-		if b.members[id] {
-			d.leave = append(d.leave, m)
-		} else {
+		switch {
+		case !b.members[id]:
 			delete(b.deleted, id)
+		case !named[id]:
+			d.leave = append(d.leave, m)
 		}
 	}
 	byID := func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) }
