@@ -43,7 +43,8 @@ func (s *shard) apply(at *snapshot, c *plan.Census, d plan.Decision) time.Time {
 	return next
 }
 
-// applyTo puts an action on a present member into the state.
+// applyTo puts an action on a present member into the state. A step that is under way goes on
+// by itself: the same action again changes nothing.
 func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 	if m == nil {
 		return
@@ -64,7 +65,7 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 		m.owe(stepCancel)
 	case plan.Delete:
 		if m.state == nstance.Deleting {
-			return // the step goes on by itself
+			return
 		}
 		if m.drain == nil {
 			s.publishCauses(m, a)
@@ -75,8 +76,14 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 		m.state, m.deleteCauses = nstance.Deleting, a.Causes
 		m.owe(stepDelete)
 	case plan.Park:
+		if m.step == stepPark {
+			return
+		}
 		s.beginParking(m)
 	case plan.Wake:
+		if m.step == stepWake {
+			return
+		}
 		m.state, m.standbyState = nstance.Waking, standbyState{wokenThisTerm: true}
 		m.owe(stepWake)
 	case plan.Create: // has no member yet

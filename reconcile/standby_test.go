@@ -222,6 +222,11 @@ func TestCannotBeParked(t *testing.T) {
 		defer w.close()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpPark, Code: nstance.Invalid, Times: -1})
 		w.startLeader(pooledGroup(1))
+		for w.cloud.Count(simcloud.OpPark) == 0 {
+			w.advance(time.Second)
+		}
+		w.advance(time.Minute)
+		require.LessOrEqual(t, w.cloud.Count(simcloud.OpPark), 15, "with backoff")
 		w.advance(10 * time.Minute)
 		stuck := w.in(nstance.Parking)
 		require.Len(t, stuck, 1)
