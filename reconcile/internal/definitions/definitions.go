@@ -4,7 +4,6 @@ package definitions
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -35,9 +34,17 @@ type Reader struct {
 
 // A wanted is a definition that groups wait for.
 type wanted struct {
-	groups []nstance.GroupKey
-	err    error // of the last attempt
+	groups   []nstance.GroupKey // that have asked since the last attempt
+	err      error              // of the last attempt
+	failures int                // in a row
+	retryAt  time.Time
 }
+
+// What cannot be read is tried again after firstRetry, doubling to lastRetry.
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
 
 // New returns a reader without requests.
 func New(source Source) *Reader {
@@ -75,62 +82,69 @@ func (d *Reader) signal() {
 }
 
 // Run reads until ctx ends, and has the groups planned again that wait for what was
-// read.
+// read, or could not be.
 func (d *Reader) Run(ctx context.Context, planAgain func(nstance.GroupKey), log *slog.Logger) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.wake:
-		}
-		if err := d.readAll(ctx, planAgain, log); err == nil || ctx.Err() != nil {
+	for ctx.Err() == nil {
+		digests, wait := d.due()
+		if len(digests) > 0 {
+			d.read(ctx, digests, planAgain, log)
 			continue
 		}
-		d.signal()
-		if !sleep.For(ctx, time.Second) {
-			return
+		select {
+		case <-ctx.Done():
+		case <-d.wake:
+		case <-time.After(wait):
 		}
 	}
 }
 
-func (d *Reader) readAll(ctx context.Context, planAgain func(nstance.GroupKey), log *slog.Logger) (failed error) {
-	digests := d.digests()
+// due returns what is to be read now, and how long the rest can wait. What no group has asked
+// for since its last attempt is dropped.
+func (d *Reader) due() (digests []string, wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	wait = time.Hour
+	for digest, w := range d.wanted {
+		switch left := time.Until(w.retryAt); {
+		case left > 0:
+			wait = min(wait, left)
+		case len(w.groups) == 0:
+			delete(d.wanted, digest)
+		default:
+			digests = append(digests, digest)
+		}
+	}
+	return digests, wait
+}
+
+func (d *Reader) read(ctx context.Context, digests []string, planAgain func(nstance.GroupKey), log *slog.Logger) {
 	_, errs := d.source.Definitions(ctx, digests)
 	for _, digest := range digests {
 		err := errs[digest]
-		if err != nil {
+		groups, news := d.done(digest, err)
+		if news {
 			log.Warn("definition not read", "digest", digest, "code", nstance.CodeOf(err), "err", err)
 		}
-		for _, key := range d.done(digest, err) {
+		for _, key := range groups {
 			planAgain(key)
 		}
-		failed = errors.Join(failed, err)
 	}
-	return failed
 }
 
-func (d *Reader) digests() (out []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for digest := range d.wanted {
-		out = append(out, digest)
-	}
-	return out
-}
-
-// done ends an attempt and returns the groups that wait for it. What failed is
-// tried again.
-func (d *Reader) done(digest string, err error) []nstance.GroupKey {
+// done ends an attempt. It returns the groups that wait for it, which ask again if they still
+// need what failed, and whether it failed in another way than the attempt before.
+func (d *Reader) done(digest string, err error) (groups []nstance.GroupKey, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.wanted[digest]
-	first := w.err == nil
-	if w.err = err; err == nil {
+	groups, w.groups = w.groups, nil
+	if err == nil {
 		delete(d.wanted, digest)
-		return w.groups
+		return groups, false
 	}
-	if first {
-		return w.groups // which say why they wait
-	}
-	return nil
+	news = w.err == nil || w.err.Error() != err.Error()
+	w.err = err
+	w.failures++
+	w.retryAt = time.Now().Add(sleep.Backoff(w.failures, firstRetry, lastRetry))
+	return groups, news
 }

@@ -1,6 +1,7 @@
 package definitions_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,14 +54,16 @@ func (s *source) read() []string {
 	return slices.Clone(s.reads)
 }
 
-func (s *source) mend() {
+func (s *source) mend() { s.fail(nil) }
+
+func (s *source) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err = nil
+	s.err = err
 }
 
-// TestReader: groups that want a definition are planned again when it has been read, and once
-// when it first cannot be, which they say meanwhile. It is tried again each second.
+// TestReader: groups that want a definition are planned again when it has been read, and when
+// it cannot be, which they say meanwhile. It is tried again with backoff.
 func TestReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{err: errors.New("storage is away")}
@@ -79,6 +83,7 @@ func TestReader(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				planned[key]++
+				d.Get(key, "0123456789abcdef")
 			}, slog.New(slog.DiscardHandler))
 		}()
 		<-time.After(2500 * time.Millisecond)
@@ -88,24 +93,81 @@ func TestReader(t *testing.T) {
 			defer mu.Unlock()
 			return maps.Clone(planned)
 		}
-		require.Equal(t, map[nstance.GroupKey]int{web: 1, api: 1}, times())
-		require.Len(t, s.read(), 3)
+		require.Equal(t, map[nstance.GroupKey]int{web: 2, api: 2}, times())
+		require.Len(t, s.read(), 2, "after 0 and 1 s; 3 s is next")
 		_, why = d.Get(web, "0123456789abcdef")
 		require.Contains(t, why, "0123456789ab cannot be read: storage is away; ")
 		s.mend()
 		<-time.After(time.Second)
 		synctest.Wait()
-		require.Equal(t, map[nstance.GroupKey]int{web: 2, api: 2}, times())
+		require.Equal(t, map[nstance.GroupKey]int{web: 3, api: 3}, times())
 		def, why := d.Get(web, "0123456789abcdef")
 		require.Empty(t, why)
 		require.Equal(t, "one", def.Image)
 		<-time.After(time.Minute)
-		require.Len(t, s.read(), 4, "what was read is not read again")
+		require.Len(t, s.read(), 3, "what was read is not read again")
 		d.Get(web, "other")
 		<-time.After(time.Second)
 		synctest.Wait()
-		require.Equal(t, "other", s.read()[4], "alone")
+		require.Equal(t, "other", s.read()[3], "alone")
 		stop()
 		<-done
+	})
+}
+
+// withReader runs a reader of s until test ends. A group that is planned again asks again, if
+// it still wants the definition.
+func withReader(t *testing.T, s *source, test func(t *testing.T, wanted *atomic.Bool, log *bytes.Buffer)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := definitions.New(s)
+		ctx, stop := context.WithCancel(t.Context())
+		var wanted atomic.Bool
+		var log bytes.Buffer
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer stop()
+		ask := func(key nstance.GroupKey) {
+			if wanted.Load() {
+				d.Get(key, "0123456789abcdef")
+			}
+		}
+		wanted.Store(true)
+		ask(nstance.GroupKey{Tenant: "t", Group: "web"})
+		running.Go(func() { d.Run(ctx, ask, slog.New(slog.NewTextHandler(&log, nil))) })
+		test(t, &wanted, &log)
+	})
+}
+
+// TestLostDefinition: what cannot be read for long is asked for once a minute, and logged when
+// the reason changes.
+func TestLostDefinition(t *testing.T) {
+	s := &source{err: errors.New("storage is away")}
+	withReader(t, s, func(t *testing.T, _ *atomic.Bool, log *bytes.Buffer) {
+		<-time.After(time.Hour)
+		synctest.Wait()
+		require.Less(t, len(s.read()), 70)
+		require.Greater(t, len(s.read()), 50)
+		require.Equal(t, 1, strings.Count(log.String(), "\n"))
+		s.fail(errors.New("no such object"))
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, strings.Count(log.String(), "\n"))
+		require.Contains(t, log.String(), "no such object")
+	})
+}
+
+// TestDefinitionThatNoGroupWants: no attempt follows once no group asks for it any more.
+func TestDefinitionThatNoGroupWants(t *testing.T) {
+	s := &source{err: errors.New("storage is away")}
+	withReader(t, s, func(t *testing.T, wanted *atomic.Bool, _ *bytes.Buffer) {
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		wanted.Store(false)
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		reads := len(s.read())
+		<-time.After(time.Hour)
+		synctest.Wait()
+		require.Len(t, s.read(), reads)
 	})
 }
