@@ -35,9 +35,10 @@ const (
 	// questions in a day.
 	scoreInterval = time.Hour
 
-	// maxScores is how many sets of types are scored: EC2 answers ten different questions
-	// in a day ("Spot placement score", EC2 User Guide, Limitations).
-	maxScores = 10
+	// maxScores is how many sets of types are scored within scoreWindow: EC2 answers ten
+	// different questions in a day ("Spot placement score", EC2 User Guide, Limitations).
+	maxScores   = 10
+	scoreWindow = 24 * time.Hour
 )
 
 // A Question is what the groups of a shard must know.
@@ -81,9 +82,10 @@ type Reader struct {
 	can provider.Abilities
 	Options
 
-	countWake chan struct{} // has room for one: the last count is old
-	spotWake  chan struct{} // has room for one: there are other groups
-	scoredAt  map[string]time.Time
+	countWake chan struct{}        // has room for one: the last count is old
+	spotWake  chan struct{}        // has room for one: there are other groups
+	scoredAt  map[string]time.Time // by place.TypesKey
+	unscored  map[string]bool      // sets of types beyond maxScores, which is logged
 
 	mu         sync.Mutex
 	located    map[string]bool // subnets whose zone was read
@@ -94,7 +96,7 @@ type Reader struct {
 func New(can provider.Abilities, o Options) *Reader {
 	return &Reader{
 		can: can, Options: o, countWake: make(chan struct{}, 1), spotWake: make(chan struct{}, 1),
-		scoredAt: map[string]time.Time{}, located: map[string]bool{},
+		scoredAt: map[string]time.Time{}, unscored: map[string]bool{}, located: map[string]bool{},
 	}
 }
 
@@ -241,11 +243,17 @@ func (r *Reader) readScores(ctx context.Context, sizes map[string]int, now time.
 	if r.can.Scores == nil {
 		return
 	}
+	maps.DeleteFunc(r.scoredAt, func(_ string, at time.Time) bool { return now.Sub(at) >= scoreWindow })
 	for _, key := range slices.Sorted(maps.Keys(sizes)) {
 		at, asked := r.scoredAt[key]
-		if now.Sub(at) < scoreInterval || !asked && len(r.scoredAt) >= maxScores {
+		switch {
+		case now.Sub(at) < scoreInterval:
+			continue
+		case !asked && len(r.scoredAt) >= maxScores:
+			r.passOver(key)
 			continue
 		}
+		delete(r.unscored, key)
 		r.scoredAt[key] = now
 		scores, err := r.can.Scores.ZoneScores(ctx, strings.Fields(key), sizes[key])
 		if err != nil {
@@ -254,6 +262,14 @@ func (r *Reader) readScores(ctx context.Context, sizes map[string]int, now time.
 		}
 		r.Scores(key, scores)
 	}
+}
+
+// passOver logs once that a set of types has no placement scores.
+func (r *Reader) passOver(key string) {
+	if !r.unscored[key] {
+		r.Log.Warn("no placement scores: the cloud answers few different questions in a day", "types", key, "limit", maxScores)
+	}
+	r.unscored[key] = true
 }
 
 func (r *Reader) followShifts(ctx context.Context) {

@@ -1,6 +1,7 @@
 package cloudfacts_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -308,6 +309,43 @@ func TestScoresAreAskedRarely(t *testing.T) {
 		sleep.For(ctx, 2*time.Hour)
 		synctest.Wait()
 		require.GreaterOrEqual(t, c.calls("score"), 10, "all of them again after an hour")
+		stop()
+		run.Wait()
+	})
+}
+
+// TestScoresOfNextDay: sets of types that no group has any more make room for others a day
+// later. Until then it is logged once that the others have no scores.
+func TestScoresOfNextDay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		c, f := &cloud{}, &facts{}
+		var mu sync.Mutex
+		var log bytes.Buffer
+		sizes := map[string]int{}
+		for _, name := range strings.Split("abcdefghij", "") {
+			sizes[name] = 1
+		}
+		r := cloudfacts.New(abilities(c), f.options(func() cloudfacts.Question {
+			mu.Lock()
+			defer mu.Unlock()
+			return cloudfacts.Question{GroupSizes: maps.Clone(sizes)}
+		}, slog.New(slog.NewTextHandler(&log, nil))))
+		var run sync.WaitGroup
+		run.Go(func() { r.Run(ctx) })
+		synctest.Wait()
+		require.Equal(t, 10, c.calls("score"))
+		mu.Lock()
+		sizes = map[string]int{"new": 1}
+		mu.Unlock()
+		sleep.For(ctx, 23*time.Hour)
+		synctest.Wait()
+		require.Zero(t, c.calls("score"), "ten different questions in a day")
+		require.Equal(t, 1, strings.Count(log.String(), "types=new"))
+		sleep.For(ctx, 2*time.Hour)
+		synctest.Wait()
+		require.Contains(t, f.scores, "new")
+		require.Equal(t, 1, strings.Count(log.String(), "\n"))
 		stop()
 		run.Wait()
 	})
