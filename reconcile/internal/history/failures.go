@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nstance-go/nstance/internal/clip"
@@ -18,7 +19,7 @@ const (
 // Failures are consecutive creates that did not become ready.
 type Failures struct {
 	InRow        int       `json:"failures,omitempty"`     // of the desired definition
-	FailureHash  string    `json:"failure_hash,omitempty"` // of that definition; empty: not known
+	FailureHash  string    `json:"failure_hash,omitempty"` // of the desired definition as the latest of them failed; empty: not known
 	Refusals     int       `json:"refusals,omitempty"`     // the same, whatever they were made from
 	LastFailure  string    `json:"last_failure,omitempty"` // why the latest of them failed
 	BackoffUntil time.Time `json:"backoff_until,omitzero"`
@@ -28,25 +29,22 @@ type Failures struct {
 // is the hash of the desired one.
 func (f *Failures) Failed(made, desired, why string, now time.Time) {
 	f.Refusals++
-	f.LastFailure = clip.Text(why, maxReason)
+	f.LastFailure, f.FailureHash = clip.Text(why, maxReason), cmp.Or(desired, f.FailureHash)
 	if made == desired {
 		f.InRow++
-		f.FailureHash = desired
 	}
 	f.BackoffUntil = now.Add(sleep.Backoff(f.Refusals, firstBackoff, maxBackoff))
 }
 
 // Succeeded forgets the failures: a member has become ready.
 func (f *Failures) Succeeded() (changed bool) {
-	changed = f.InRow > 0 || f.Refusals > 0
-	if changed {
-		*f = Failures{}
-	}
+	changed = *f != Failures{}
+	*f = Failures{}
 	return changed
 }
 
-// Desire forgets the failures of another definition than the one with this hash. An empty hash
-// is not known.
+// Desire forgets the failures, whatever was made, if another definition is desired now: the one
+// with this hash. An empty hash is not known.
 func (f *Failures) Desire(hash string) (changed bool) {
 	changed = f.FailureHash != "" && hash != "" && f.FailureHash != hash
 	if changed {

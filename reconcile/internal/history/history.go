@@ -107,7 +107,7 @@ func (g *Group) Pause(reason string, now time.Time) (changed bool) {
 // Resume ends a pause and the halt of the definition with this hash, and forgets failures.
 func (g *Group) Resume(hash string) (changed bool) {
 	halted := g.Halted(hash)
-	if !g.Paused && !halted && g.InRow == 0 {
+	if !g.Paused && !halted && g.Failures == (Failures{}) {
 		return false
 	}
 	g.Paused, g.PausedAt, g.PauseReason = false, time.Time{}, ""

@@ -67,6 +67,18 @@ func TestFailures(t *testing.T) {
 	require.Zero(t, f)
 }
 
+// TestFailuresOfAnotherDefinition: a backoff that members of the last good definition began ends
+// as any other does.
+func TestFailuresOfAnotherDefinition(t *testing.T) {
+	var g history.Group
+	g.Failed("h0", "h1", "no boot", now)
+	require.True(t, g.Resume("h1"))
+	require.True(t, g.Empty())
+	g.Failed("h0", "h1", "no boot", now)
+	require.True(t, g.Desire("h2"))
+	require.True(t, g.Empty())
+}
+
 func TestReclaims(t *testing.T) {
 	limit := nstance.ReclaimLimit{Reclaims: 2, Window: time.Hour}
 	var g history.Group
