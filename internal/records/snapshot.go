@@ -61,7 +61,7 @@ type snapshots struct {
 	known    bool // the other fields are those of the stored object
 	version  storage.Version
 	epoch    uint64
-	contents string
+	contents string // empty: it is of no use
 }
 
 func (s *snapshots) acquire(ctx context.Context) error {
@@ -90,11 +90,12 @@ func (r *Records) SaveSnapshot(ctx context.Context) (saved bool, err error) {
 	all := r.confirmedRecords()
 	contents := contentsOf(all)
 	if !s.known {
-		if err := r.readSnapshotHead(ctx); err != nil {
+		if err := r.readSnapshot(ctx); err != nil {
 			return false, err
 		}
 	}
 	if s.contents == contents {
+		r.recordSnapshotProblem(nil)
 		return false, nil
 	}
 	if err := r.writeSnapshot(ctx, all, contents); err != nil {
@@ -105,8 +106,8 @@ func (r *Records) SaveSnapshot(ctx context.Context) (saved bool, err error) {
 	return true, nil
 }
 
-// SnapshotProblem returns why Load did not use the snapshot, nil once there is a
-// good one. It only slows the next takeover down.
+// SnapshotProblem returns why Load did not use the snapshot, nil once one has been written, or
+// read. It only slows the next takeover down.
 func (r *Records) SnapshotProblem() error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -149,9 +150,9 @@ func contentsOf(all []keyedRecord) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// readSnapshotHead reads the head of the stored snapshot. One that cannot be read
-// may be replaced: it is a cache.
-func (r *Records) readSnapshotHead(ctx context.Context) error {
+// readSnapshot reads the stored snapshot. One that cannot be used may be replaced: it is a
+// cache.
+func (r *Records) readSnapshot(ctx context.Context) error {
 	obj, err := r.store.Get(ctx, layout.SnapshotKey(r.shard))
 	if errors.Is(err, nstance.NotFound) {
 		obj, err = storage.Object{}, nil
@@ -159,10 +160,7 @@ func (r *Records) readSnapshotHead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.snap.setKnown(obj.Version, snapshotHead{})
-	if text, err := openSnapshot(r.shard, obj.Data); err == nil && text.each(func([]byte) {}) == nil {
-		r.snap.setKnown(obj.Version, text.head)
-	}
+	_, _ = r.usableSnapshot(ctx, obj, func([]string) {})
 	return nil
 }
 

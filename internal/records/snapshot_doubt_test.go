@@ -197,4 +197,34 @@ func TestSaveSnapshotInDoubt(t *testing.T) {
 			require.Zero(t, reads, name)
 		}
 	})
+	damageRecord := func(s string) string { return strings.Replace(s, `"key":"instance/`, `"key":"x/`, 1) }
+	bubble(t, "one with a damaged record is replaced, although no record has changed", func(t *testing.T) {
+		for _, loaded := range []bool{true, false} {
+			b := snapshotTest(t, 3)
+			b.rewrite(t, damageRecord)
+			if !loaded {
+				b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: 3})
+			}
+			_, _, err := b.recs.Load(t.Context())
+			require.NoError(t, err)
+			require.Error(t, b.recs.SnapshotProblem())
+			saved, err := b.recs.SaveSnapshot(t.Context())
+			require.NoError(t, err)
+			require.True(t, saved, "loaded: %t", loaded)
+			require.NoError(t, b.recs.SnapshotProblem())
+			_, reads := b.next(9).load(t)
+			require.Zero(t, reads)
+		}
+	})
+	bubble(t, "one that could not be read in time is no problem once it is read", func(t *testing.T) {
+		b := snapshotTest(t, 3)
+		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: 3})
+		_, _, err := b.recs.Load(t.Context())
+		require.NoError(t, err)
+		require.Error(t, b.recs.SnapshotProblem())
+		saved, err := b.recs.SaveSnapshot(t.Context())
+		require.NoError(t, err)
+		require.False(t, saved, "no record has changed")
+		require.NoError(t, b.recs.SnapshotProblem())
+	})
 }

@@ -35,7 +35,7 @@ func (r *Records) findSnapshot(ctx context.Context, marks chan<- []string) []sna
 	}
 	var recs []snapshotRecord
 	if err == nil {
-		recs, err = r.usableSnapshot(ctx, obj, marks)
+		recs, err = r.usableSnapshot(ctx, obj, func(m []string) { marks <- m })
 	}
 	if err != nil && ctx.Err() == nil {
 		r.recordSnapshotProblem(err)
@@ -44,13 +44,14 @@ func (r *Records) findSnapshot(ctx context.Context, marks chan<- []string) []sna
 }
 
 // usableSnapshot opens the stored snapshot, and records its version, so that the
-// next one can replace it. Beside damaged records it returns the others.
-func (r *Records) usableSnapshot(ctx context.Context, obj storage.Object, marks chan<- []string) ([]snapshotRecord, error) {
+// next one can replace it: also one of the same contents, unless this one is usable. Beside
+// damaged records it returns the others.
+func (r *Records) usableSnapshot(ctx context.Context, obj storage.Object, useMarks func([]string)) ([]snapshotRecord, error) {
 	var recs []snapshotRecord
 	damaged := 0
 	text, err := openSnapshot(r.shard, obj.Data)
 	if err == nil {
-		marks <- text.head.Marks
+		useMarks(text.head.Marks)
 		recs, damaged, err = decodeSnapshot(ctx, text)
 	}
 	if err != nil {
@@ -58,14 +59,15 @@ func (r *Records) usableSnapshot(ctx context.Context, obj storage.Object, marks 
 		return nil, err
 	}
 	head := text.head
-	r.snap.setKnown(obj.Version, head)
-	if own := r.fence.epoch; own != 0 && head.Epoch > own {
+	r.snap.setKnown(obj.Version, snapshotHead{Header: head.Header})
+	switch own := r.fence.epoch; {
+	case own != 0 && head.Epoch > own:
 		return nil, nstance.Errorf(nstance.Conflict, "%s was written by term %d, later than this one, %d", obj.Key, head.Epoch, own)
+	case damaged > 0:
+		return recs, unreadable(obj.Key, "%d of its %d records are damaged", damaged, head.Records)
 	}
-	if damaged > 0 {
-		err = unreadable(obj.Key, "%d of its %d records are damaged", damaged, head.Records)
-	}
-	return recs, err
+	r.snap.setKnown(obj.Version, head)
+	return recs, nil
 }
 
 // getSnapshot reads the object, with a few retries.
@@ -110,6 +112,9 @@ func decodeSnapshot(ctx context.Context, text snapshotText) (recs []snapshotReco
 	err = text.each(func(line []byte) { lines <- line })
 	close(lines)
 	wg.Wait()
+	if err == nil {
+		err = ctx.Err()
+	}
 	return recs, damaged, err
 }
 
