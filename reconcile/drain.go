@@ -40,7 +40,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 		}
 		d = within(*planned, former, rec)
 		if known = reflect.DeepEqual(rec.Drain, &d); known {
-			return nil // of an earlier term: only to be announced again
+			return nil // of an earlier term, or attempt: only to be announced again
 		}
 		said = drainEvent(rec.Drain, &d)
 		if rec.Drain == nil && hasNotice(d.Causes) {
@@ -71,9 +71,10 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 // within merges a planned drain with the recorded one, which may be a late write of
 // a former leader: its deadline is only brought forward, and no generation that has
 // been cancelled is used again. The recorded executor stays, unless it is the former
-// one, which loses the drain.
+// one, which loses the drain. Its times are as they are recorded.
 func within(d nstance.Drain, former nstance.Executor, rec *records.Instance) nstance.Drain {
 	old := rec.Drain
+	d.StartedAt, d.Deadline = d.StartedAt.Round(0), d.Deadline.Round(0)
 	if old == nil {
 		d.Generation = max(d.Generation, rec.Generation+1)
 		return d
@@ -112,12 +113,13 @@ func hasNotice(causes []nstance.Cause) bool {
 // acknowledgements of it do not count any more.
 func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 	var ended uint64
+	cancelled := false
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
 		ended = rec.Generation
-		if rec.Drain != nil {
+		if cancelled = rec.Drain != nil; cancelled {
 			rec.CancelDrain(r.opts.Now())
 		}
 		return nil
@@ -125,9 +127,9 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.publish(m, nstance.Event{Type: nstance.EventDrainCancelled})
-	r.mu.Unlock()
+	if cancelled {
+		r.locked(func() { r.publish(m, nstance.Event{Type: nstance.EventDrainCancelled}) })
+	}
 	return r.drains.Cancel(ctx, m.id, ended)
 }
 

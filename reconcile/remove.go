@@ -92,9 +92,13 @@ func (r *Reconciler) unseen(m *member) nstance.Machine {
 func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	rec, known := r.records.Get(m.id)
 	r.mu.Lock()
-	if !m.durable || known && rec.Deleting != nil {
+	if !m.durable {
 		r.mu.Unlock()
 		return nil
+	}
+	if known && rec.Deleting != nil {
+		r.mu.Unlock()
+		return r.drains.End(ctx, m.id) // it may have failed
 	}
 	why, cut := nstance.Cause{Kind: nstance.CauseRequest}, m.drain != nil && !m.drainEnded && !m.gone
 	if len(m.deleteCauses) > 0 {

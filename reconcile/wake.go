@@ -62,12 +62,11 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 // knows whether it is in use.
 func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	marked := m.parkedBefore() && !m.rec.Asleep() && m.rec.Drain == nil
+	marked, ended := m.parkedBefore() && !m.rec.Asleep() && m.rec.Drain == nil, m.rec.Generation
 	r.mu.Unlock()
 	if marked {
-		return nil
+		return r.drains.Cancel(ctx, m.id, ended) // it may have failed
 	}
-	var ended uint64
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Standby == nil {
 			return errOutdated
