@@ -54,7 +54,7 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
 	surplus := c.Counts().Surplus
 	for _, m := range g.members {
-		if s.frozenOut(g, m.step) {
+		if s.heldBack(m, m.step) {
 			continue
 		}
 		if (surplus > 0 || !g.defined()) && m.inheritedIntent(s.opts.Epoch) && !s.lapsed(m, now) { // without a definition all are surplus

@@ -33,8 +33,15 @@ func (s *shard) frozenOut(g *group, step stepKind) bool {
 	return !step.goesOnFrozen() && s.freezeOf(g) != nil
 }
 
+// heldBack reports whether a freeze keeps m from a step, or that it is kept for inspection: then
+// it neither falls asleep nor wakes.
+func (s *shard) heldBack(m *member, step stepKind) bool {
+	sleeps := step == stepPark || step == stepWake
+	return s.frozenOut(m.group, step) || sleeps && s.preserved(m, s.opts.Now())
+}
+
 // permit is asked before every call that changes a machine at the provider: the term must
-// stand, and no freeze may keep m from the step. With errAgain the step waits for the thaw.
+// stand, and nothing may hold m back from the step. With errAgain the step waits until that ends.
 // Calls for load balancers, each about many members, ask for the term themselves.
 func (r *Reconciler) permit(m *member, step stepKind) error {
 	if err := r.opts.Check(); err != nil {
@@ -42,7 +49,7 @@ func (r *Reconciler) permit(m *member, step stepKind) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.frozenOut(m.group, step) {
+	if r.heldBack(m, step) {
 		return errAgain
 	}
 	return nil

@@ -85,9 +85,11 @@ func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 }
 
 // nextStep is when the next step of a member is due.
-func (g *group) nextStep() (next time.Time) {
+func (s *shard) nextStep(g *group) (next time.Time) {
 	for _, m := range g.members {
-		next = earliest(next, m.due())
+		if !s.heldBack(m, m.step) {
+			next = earliest(next, m.due())
+		}
 	}
 	return next
 }

@@ -23,6 +23,9 @@ func (s *shard) beginParking(m *member) {
 // balancers, then the provider's Park until the machine is stopped. A crash after the mark
 // leaves a member in state parking with its drain, whose machine is looked at, and parked again.
 func (r *Reconciler) park(ctx context.Context, m *member) error {
+	if err := r.permit(m, stepPark); err != nil {
+		return err
+	}
 	if err := r.markParking(ctx, m); err != nil {
 		return err
 	}

@@ -15,6 +15,57 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
+// TestPreservedStandby: a stand-by machine that is kept for inspection neither falls asleep nor
+// wakes, although that has begun.
+func TestPreservedStandby(t *testing.T) {
+	preserve := func(w *world, id nstance.InstanceID) {
+		r, _ := w.leader()
+		require.NoError(w.t, r.Admin().Preserve(w.ctx, id, time.Now().Add(time.Hour), requester))
+	}
+	status := func(w *world, id nstance.InstanceID) nstance.MachineStatus {
+		mach, err := w.cloud.Get(w.ctx, id)
+		require.NoError(w.t, err)
+		return mach.Status
+	}
+	t.Run("on its way to sleep", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
+			defer w.close()
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpPark, Code: nstance.Unavailable, Times: -1})
+			w.startLeader(pooledGroup(1))
+			w.advance(5 * time.Minute)
+			kept := w.in(nstance.Parking)[0]
+			preserve(w, kept)
+			w.cloud.ClearFaults()
+			w.advance(5 * time.Minute)
+			require.Equal(t, nstance.StatusRunning, status(w, kept))
+			w.changeLeader(pooledGroup(1))
+			w.advance(30 * time.Minute)
+			require.Equal(t, nstance.StatusRunning, status(w, kept), "under the next leader too")
+			w.advance(time.Hour)
+			require.Equal(t, 1, w.count(nstance.EventDeleted, kept))
+			require.Len(t, w.in(nstance.Parked), 1)
+		})
+	})
+	t.Run("as it is woken", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newPooledWorld(t, pooledGroup(1))
+			defer w.close()
+			kept := w.in(nstance.Parked)[0]
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Unavailable, Times: -1})
+			require.NoError(t, w.claimed("n1"))
+			w.advance(10 * time.Second)
+			require.Equal(t, nstance.Waking, w.instance(kept).State)
+			preserve(w, kept)
+			w.cloud.ClearFaults()
+			w.advance(5 * time.Minute)
+			require.Equal(t, nstance.StatusStopped, status(w, kept))
+			w.advance(time.Hour)
+			require.Equal(t, 1, w.count(nstance.EventDeleted, kept))
+		})
+	})
+}
+
 func TestPreserve(t *testing.T) {
 	play := func(t *testing.T, then func(t *testing.T, w *world, id nstance.InstanceID)) {
 		bubble(t, func(t *testing.T) {

@@ -103,7 +103,7 @@ func (r *Reconciler) process(key nstance.GroupKey) (took time.Duration) {
 	census := plan.NewCensus(at.view, now)
 	r.recordCensus(g, census, now)
 	d := census.Plan()
-	next = earliest(next, d.Next, r.apply(&at, census, d), g.nextStep())
+	next = earliest(next, d.Next, r.apply(&at, census, d), r.nextStep(g))
 	if !next.IsZero() && !next.After(now) {
 		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
 	}

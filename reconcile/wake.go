@@ -13,6 +13,9 @@ import (
 // provider's Wake until the machine runs. A crash after the mark leaves a member in state
 // waking without a drain, whose machine is looked at, and woken again.
 func (r *Reconciler) wake(ctx context.Context, m *member) error {
+	if err := r.permit(m, stepWake); err != nil {
+		return err
+	}
 	if err := r.markWaking(ctx, m); err != nil {
 		return err
 	}
