@@ -32,7 +32,7 @@ func (s *shard) shardSilence(now time.Time) silence.Count {
 func (s *shard) countSilent(members iter.Seq[*member], now time.Time) silence.Count {
 	all, last := 0, []time.Time(nil)
 	for m := range members {
-		if m.rec.OnDemand || !m.registered() || m.gone || m.state != nstance.Booting {
+		if m.rec.OnDemand || !m.shouldReport() {
 			continue
 		}
 		all++

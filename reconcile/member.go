@@ -276,6 +276,13 @@ func (l *loss) refusedLate() bool {
 	return l.cause == nstance.LossInvalid || l.cause == "" && l.explained && !l.taken
 }
 
+// shouldReport reports whether the agent of m is to report: it has registered, and its machine is
+// to run on.
+func (m *member) shouldReport() bool {
+	runs := m.state == nstance.Booting || m.state == nstance.Parked && m.rec.Standby.Mode == nstance.ParkRunning
+	return runs && m.registered() && !m.gone
+}
+
 // launchOver reports whether the launch timeout of m has passed.
 func (s *shard) launchOver(m *member, now time.Time) bool {
 	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)

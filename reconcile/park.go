@@ -119,10 +119,12 @@ func (s *shard) drainAnew(m *member) *nstance.Drain {
 	return s.newDrain(m, plan.Action{Deadline: now.Add(groupspec.DrainLimit(&m.group.spec, causes)), Causes: causes, Voluntary: true}, now)
 }
 
-// fellAsleep records that the machine of m is stopped.
+// fellAsleep records that the machine of m is stopped, or has no work.
 func (s *shard) fellAsleep(m *member) {
 	m.state = nstance.Parked
-	if m.rec.Standby.Mode != nstance.ParkRunning {
+	if m.rec.Standby.Mode == nstance.ParkRunning {
+		m.healthTrack.RestartGrace(s.opts.Now()) // on its way it was not judged: its agent may be restarting
+	} else {
 		m.agentState = agentState{wasReady: m.wasReady, readyAt: m.readyAt}
 		s.opts.Parked(m.id)
 	}

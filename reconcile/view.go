@@ -108,7 +108,7 @@ func comparableHash(have, want string) string {
 
 // evaluateHealth evaluates the health of m, and returns when time alone may change it.
 func (s *shard) evaluateHealth(m *member, now time.Time) (health.Verdict, time.Time) {
-	if !m.registered() || m.gone || m.state != nstance.Booting {
+	if !m.shouldReport() {
 		return health.Healthy, time.Time{}
 	}
 	return s.health.Evaluate(m.healthTrack, now)

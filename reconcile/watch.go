@@ -33,7 +33,7 @@ var afterBreak = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Seco
 // askAfterBreak asks about a machine whose stream broke when that is due, until
 // it is answered, and returns when it is due next.
 func (s *shard) askAfterBreak(m *member, now time.Time) time.Time {
-	if m.streamBrokenAt.IsZero() || m.gone || m.state != nstance.Booting || m.queriesAfterBreak >= len(afterBreak) {
+	if m.streamBrokenAt.IsZero() || !m.shouldReport() || m.queriesAfterBreak >= len(afterBreak) {
 		return time.Time{}
 	}
 	if due := m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak]); now.Before(due) {

@@ -80,9 +80,10 @@ func (p *planner) bridgeLosses() {
 	}
 }
 
-// soonerWoken orders parked members: those made from the desired definition first.
+// soonerWoken orders parked members: silent ones last, those made from the desired definition
+// first.
 func (c *Census) soonerWoken(a, b *Member) int {
-	return cmp.Or(oneIf(c.stalePooled(a))-oneIf(c.stalePooled(b)), olderFirst(a, b))
+	return cmp.Or(oneIf(a.Silent)-oneIf(b.Silent), oneIf(c.stalePooled(a))-oneIf(c.stalePooled(b)), olderFirst(a, b))
 }
 
 // keepPool is P8: what bridges nothing any more is parked, and the pool is kept at its
