@@ -87,8 +87,8 @@ func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 // nextStep is when the next step of a member is due.
 func (s *shard) nextStep(g *group) (next time.Time) {
 	for _, m := range g.members {
-		if !s.heldBack(m, m.step) {
-			next = earliest(next, m.due())
+		if due := m.due(); !due.IsZero() && !s.heldBack(m, m.step) {
+			next = earliest(next, due)
 		}
 	}
 	return next

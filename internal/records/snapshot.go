@@ -77,7 +77,7 @@ func (s *snapshots) release() { <-s.lock }
 
 // SaveSnapshot stores what memory holds as the shard's snapshot, so that the
 // next leader need not read every record, and reports whether it did: without a
-// change since the last one, nothing is written. Records that are in doubt are
+// change since the last usable one, nothing is written. Records that are in doubt are
 // left out. Fails with Unavailable when the term is over, Conflict
 // when another writer was faster, Invalid when the shard is too large for one
 // object, and otherwise as storage says; after any of them it may be repeated.
