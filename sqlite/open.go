@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -188,6 +189,7 @@ var errDamaged = errors.New("the file is damaged")
 
 // Result codes, https://www.sqlite.org/rescode.html.
 const (
+	codeError     = 1
 	codeIO        = 10
 	codeCorrupt   = 11
 	codeFull      = 13
@@ -195,13 +197,14 @@ const (
 	codeShortRead = 522 // extends codeIO: the file ends before what it should contain
 )
 
-// unusable reports whether the file's content is the cause.
+// unusable reports whether the file's content is the cause. SQLite has no checksums: what is
+// damaged within an event is found by what reads that.
 func unusable(err error) bool {
 	if errors.Is(err, errOtherVersion) || errors.Is(err, errDamaged) {
 		return true
 	}
 	code := primaryCode(err)
-	return code == codeCorrupt || code == codeNotADB || resultCode(err) == codeShortRead
+	return code == codeError && strings.Contains(err.Error(), "malformed JSON") || code == codeCorrupt || code == codeNotADB || resultCode(err) == codeShortRead
 }
 
 // storageFull reports whether nothing can be written at present: the disk is full,

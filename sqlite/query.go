@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -106,7 +107,7 @@ func scan(rows *sql.Rows) (e nstance.Event, err error) {
 		return e, classify(err)
 	}
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
-		return e, nstance.Errorf(nstance.Internal, "journal: event %d: %w", seq, err)
+		return e, classify(fmt.Errorf("event %d: %w: %w", seq, errDamaged, err))
 	}
 	e.Seq = nstance.Seq(seq)
 	return e, nil

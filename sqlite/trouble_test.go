@@ -183,6 +183,44 @@ func TestReadersNotice(t *testing.T) {
 	require.Equal(t, []string{"new"}, reasons(events(t, c, journal.Filter{})))
 }
 
+// TestDamagedEvent: a file with an event that is no JSON is replaced, whatever reads the event.
+func TestDamagedEvent(t *testing.T) {
+	for name, read := range map[string]func(t *testing.T, c *sqlite.Journal) error{
+		"the event": func(t *testing.T, c *sqlite.Journal) error {
+			_, err := c.Events(t.Context(), journal.Filter{Limit: 1000})
+			return err
+		},
+		"a search": func(t *testing.T, c *sqlite.Journal) error {
+			_, err := c.Events(t.Context(), journal.Filter{Types: []nstance.EventType{nstance.EventAlarm}})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			c := open(t, path, &sqlite.Options{Interval: time.Hour})
+			for n := range 300 {
+				c.Append(event(strconv.Itoa(n)))
+			}
+			write(t, c)
+			require.NoError(t, c.Exec(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)"))
+			require.NoError(t, c.Close())
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			at := bytes.Index(content, []byte(`"reason":"150"`))
+			require.Positive(t, at)
+			overwrite(t, path, int64(at), []byte(`"reason";"150"`))
+			c = open(t, path, &sqlite.Options{Interval: time.Hour})
+			require.ErrorIs(t, read(t, c), nstance.Unavailable)
+			c.Append(event("new"))
+			write(t, c)
+			c.Append(event("newer"))
+			write(t, c)
+			require.Contains(t, shown(c), "kept as "+path+".corrupt")
+			require.Contains(t, reasons(events(t, c, journal.Filter{Limit: 1000})), "newer")
+		})
+	}
+}
+
 // A file that was damaged before Open is a problem too.
 func TestRebuiltIsAProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sqlite.db")
