@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -59,11 +61,31 @@ func backupCommand(open openStore) *cobra.Command {
 	return cmd
 }
 
-// writeNew writes a file beside its place, and moves it there when it is complete.
+// writeNew writes a file beside its place, and moves it there when it is complete. The name is
+// taken before: of two backups to one file the second fails.
 func writeNew(path string, write func(io.Writer) error) error {
-	if _, err := os.Lstat(path); err == nil {
+	taken, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
 		return fault(nstance.Conflict, nil, "name another one", path+" exists")
+	case err != nil:
+		return nstance.FieldError("FILE", "name one in a folder that can be written", "%v", err)
 	}
+	if err = taken.Close(); err == nil {
+		err = writeInPlaceOf(path, write)
+	}
+	if err != nil {
+		_ = os.Remove(path)
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+func writeInPlaceOf(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nstance.FieldError("FILE", "name one in a folder that can be written", "%v", err)
