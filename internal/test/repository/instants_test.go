@@ -27,6 +27,7 @@ var comparedInstants = map[string]map[string]string{
 		"reconcile/intent.go":                                  "reshape",
 		"reconcile/internal/balance/balance.go":                "takeDue",
 		"reconcile/internal/cloudfacts/cloudfacts.go":          "readScores",
+		"reconcile/internal/definitions/definitions.go":        "due",
 		"reconcile/internal/notices/book.go":                   "DropExpired",
 		"reconcile/internal/place/addresses.go":                "full order",
 		"reconcile/internal/place/candidates.go":               "candidate fallbackWaits",
@@ -85,7 +86,7 @@ var comparedInstants = map[string]map[string]string{
 		"server/internal/operators/keys.go":         "later",
 		"server/internal/registrar/holders.go":      "add",
 		"server/internal/registrar/records.go":      "endOf",
-		"server/rotation.go":                        "claimWorkload",
+		"server/rotation.go":                        "claimWorkload later",
 	},
 	"what follows asks whether the clock can be trusted": {
 		"reconcile/clock.go":                                   "lookAgainAt reached",

@@ -45,7 +45,7 @@ func (s *noticeSession) record(t *testing.T, epoch uint64, reason string) {
 	s.id = testID(t)
 	_, err := recs.Create(t.Context(), records.Instance{ID: s.id, Tenant: "default", Group: "web", Reason: reason})
 	require.NoError(t, err)
-	s.session.agents.shard = recordShard{s.shard, recs}
+	s.agents.shard = recordShard{s.shard, recs}
 }
 
 // send has a set with a new revision handled, and makes the consequences durable of what is
@@ -119,7 +119,7 @@ func TestAcknowledgedByAFormerLeader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inNoticeSession(t, func(t *testing.T, s *noticeSession) {
 				s.record(t, c.epoch, c.reason)
-				s.session.agents.Epoch = epoch
+				s.agents.Epoch = epoch
 				n := nstance.Notice{Kind: nstance.Maintenance, Source: "aws/maintenance", EventID: "reboot"}
 				s.handleNotices(&apiv1.StandingNotices{Revision: 1, Notices: []*apiv1.Notice{wire.NoticeAt(n, time.Now())}, Acknowledged: []string{"reboot"}})
 				require.Len(t, s.shard.observed, c.passedOn)

@@ -22,6 +22,8 @@ const (
 	// certLife is how long the server's own certificate lives. It exists only in
 	// memory and is made anew by each process.
 	certLife = 24 * time.Hour
+	// maxCertLife is how long one lives that was made when the clock had been set back.
+	maxCertLife = 3 * certLife
 	// DefaultInterval is how often every server, leader or not, reads the
 	// cluster's keys: several times within keyring.Settle.
 	DefaultInterval = time.Minute
@@ -75,7 +77,7 @@ func Open(ctx context.Context, v *vault.Vault, opts Options) (*Keys, error) {
 }
 
 // Certificate returns the server's own certificate. It is made anew at two thirds
-// of its life, when another key signs for servers, and when the clock was ahead as it was made.
+// of its life, when another key signs for servers, and when the clock was set back.
 func (k *Keys) Certificate() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,7 +86,11 @@ func (k *Keys) Certificate() (*tls.Certificate, error) {
 	if k.cert != nil && k.certIssuer == issuer && age >= 0 && age < certLife*2/3 {
 		return k.cert, nil
 	}
-	cert, err := k.Identity.Server(k.opts.Shard, k.opts.Cluster, certLife, now)
+	life := certLife
+	if k.cert != nil && age < 0 { // the clock was wrong before, or is now: this one is good by both
+		life = max(certLife, min(k.cert.Leaf.NotAfter.Sub(now), maxCertLife))
+	}
+	cert, err := k.Identity.Server(k.opts.Shard, k.opts.Cluster, life, now)
 	if err != nil {
 		return nil, err
 	}

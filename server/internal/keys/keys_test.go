@@ -112,20 +112,28 @@ func TestServerCertificate(t *testing.T) {
 	})
 }
 
-// TestServerCertificateOfAClockThatWasAhead: once the clock is right, clients can connect.
-func TestServerCertificateOfAClockThatWasAhead(t *testing.T) {
+// TestServerCertificateOfAWrongClock: clients with the right one can connect while it is behind, and once
+// it is not ahead any more.
+func TestServerCertificateOfAWrongClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *storagetest.Faulty) {
 		var ahead time.Duration
 		s := openAt(t, store, func() time.Time { return time.Now().Add(ahead) })
-		sleep.For(t.Context(), time.Hour)
+		sleep.For(t.Context(), 8*24*time.Hour)
 		rightly := s.certificate(t)
 		ahead = 16 * time.Hour
 		require.NotSame(t, rightly, s.certificate(t))
-		ahead = 0
-		now := s.certificate(t)
-		_, err := now.Verify(x509.VerifyOptions{Roots: s.Identity.Pool(), CurrentTime: time.Now()})
-		require.NoError(t, err)
-		require.Same(t, now, s.certificate(t))
+		for _, ahead = range []time.Duration{0, -25 * time.Hour, 0} {
+			now := s.certificate(t)
+			for _, clock := range []time.Time{time.Now(), time.Now().Add(ahead)} {
+				_, err := now.Verify(x509.VerifyOptions{Roots: s.Identity.Pool(), CurrentTime: clock})
+				require.NoError(t, err)
+			}
+			require.Same(t, now, s.certificate(t))
+		}
+		ahead = 16 * time.Hour
+		s.certificate(t)
+		ahead = -7 * 24 * time.Hour
+		require.WithinRange(t, s.certificate(t).NotAfter, time.Now().Add(ahead), time.Now().Add(ahead+73*time.Hour), "not for ever")
 	})
 }
 
