@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
-func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (begun bool, err error) {
+func (r internals) DrillDue(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (due bool, err error) {
 	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		now := r.opts.Now().UTC()
 		switch {
@@ -29,10 +29,17 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 			}
 			return nstance.Event{}, nil
 		}
-		begun, g.published.drill, g.history.DrilledAt = true, false, now
+		due = true
+		return nstance.Event{}, nil
+	})
+	return due, err
+}
+
+func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) error {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		g.published.drill, g.history.DrilledAt = false, r.opts.Now().UTC()
 		return nstance.Event{Type: eventtype.DrillStarted, Reason: "every " + every.String()}, nil
 	})
-	return begun && err == nil, err
 }
 
 // noDrill returns why a group should not lose so many members in a drill; empty: it may.

@@ -22,9 +22,12 @@ func TestDrillsAreDue(t *testing.T) {
 		w.advance(2 * time.Minute)
 		due := func() bool {
 			t.Helper()
-			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, 24*time.Hour, nstance.Count{})
+			due, err := w.r.Admin().Internals().DrillDue(t.Context(), web, 24*time.Hour, nstance.Count{})
 			require.NoError(t, err)
-			return begun
+			if due {
+				require.NoError(t, w.r.Admin().Internals().BeginDrill(t.Context(), web, 24*time.Hour))
+			}
+			return due
 		}
 		require.False(t, due(), "the wait for the first one begins")
 		w.advance(23 * time.Hour)
@@ -60,7 +63,7 @@ func TestDrillsAreDue(t *testing.T) {
 		require.True(t, due(), "as soon as it is healthy again")
 		require.Equal(t, 2, w.count(eventtype.DrillStarted, ""))
 
-		_, err := w.r.Admin().Internals().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour, nstance.Count{})
+		_, err := w.r.Admin().Internals().DrillDue(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour, nstance.Count{})
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 }
@@ -75,15 +78,17 @@ func TestDrillOfMoreThanThereAre(t *testing.T) {
 		w.advance(2 * time.Minute)
 		due := func(count nstance.Count) bool {
 			t.Helper()
-			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, time.Hour, count)
+			due, err := w.r.Admin().Internals().DrillDue(t.Context(), web, time.Hour, count)
 			require.NoError(t, err)
-			return begun
+			return due
 		}
 		require.False(t, due(nstance.Count{N: 5}), "the wait for the first one begins")
 		w.advance(time.Hour)
 		require.False(t, due(nstance.Count{N: 5}))
 		require.Equal(t, 1, w.count(eventtype.DrillSkipped, ""))
+		for range 2 {
+			require.True(t, due(nstance.Count{N: 3}), "all of them may be, until it has begun")
+		}
 		require.Zero(t, w.count(eventtype.DrillStarted, ""))
-		require.True(t, due(nstance.Count{N: 3}), "all of them may be")
 	})
 }

@@ -13,10 +13,16 @@ func (t *term) runDrills(ctx context.Context) {
 	if t.reconciler.Await(ctx) != nil {
 		return
 	}
+	shown := map[nstance.GroupKey]string{} // errors that were logged
 	for sleep.For(ctx, t.server.opts.intervals.drillCheck) {
 		for key, drill := range t.server.config.InForce().Drills() {
-			if err := t.runDrill(ctx, key, drill); err != nil && ctx.Err() == nil {
-				t.log.Warn("drill not carried out", "group", key.String(), "code", nstance.CodeOf(err), "err", err)
+			err := t.runDrill(ctx, key, drill)
+			switch {
+			case err == nil:
+				delete(shown, key)
+			case err.Error() != shown[key] && ctx.Err() == nil:
+				shown[key] = err.Error()
+				t.log.Warn("drill not carried out, retrying", "group", key.String(), "code", nstance.CodeOf(err), "err", err)
 			}
 		}
 	}
@@ -25,8 +31,8 @@ func (t *term) runDrills(ctx context.Context) {
 func (t *term) runDrill(ctx context.Context, key nstance.GroupKey, drill config.Drill) error {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
-	begun, err := t.reconciler.BeginDrill(ctx, key, drill.Every, drill.Count)
-	if err != nil || !begun {
+	due, err := t.reconciler.DrillDue(ctx, key, drill.Every, drill.Count)
+	if err != nil || !due {
 		return err
 	}
 	return t.operators.Drill(ctx, key, drill)

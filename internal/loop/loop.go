@@ -103,11 +103,12 @@ type Internals interface {
 	// returns once that is durable, or with the errors of storage.
 	ExpectRehearsal(ctx context.Context, ids []nstance.InstanceID, source string, within time.Duration) error
 
-	// BeginDrill reports whether a regular drill of a group is to be carried out now: the
-	// latest one began so long ago, and the group is healthy and has so many members. That it begins is durable then,
-	// so no drill is repeated by the next leader. The first call begins the wait for the first
-	// drill. Fails as Pause does.
-	BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (begun bool, err error)
+	// DrillDue reports whether a regular drill of a group is to be carried out now: the latest
+	// one began so long ago, and the group is healthy and has so many members. The first call
+	// begins the wait for the first drill. Fails as Pause does.
+	DrillDue(ctx context.Context, key nstance.GroupKey, every time.Duration, count nstance.Count) (due bool, err error)
+	// BeginDrill makes durable that a drill begins: no leader repeats it. Fails as Pause does.
+	BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) error
 }
 
 // A LifeKeeper gets the last state of an instance's record, the instance that replaces

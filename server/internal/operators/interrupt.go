@@ -55,7 +55,8 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	return resp, c.term.receiveAll(ctx, ids, n)
 }
 
-// Drill interrupts members of a group as its configuration says.
+// Drill interrupts members of a group as its configuration says. It begins once it is known
+// which, and how.
 func (t *Term) Drill(ctx context.Context, key nstance.GroupKey, d config.Drill) error {
 	g, err := t.Reconciler.Group(key)
 	if err != nil {
@@ -70,6 +71,9 @@ func (t *Term) Drill(ctx context.Context, key nstance.GroupKey, d config.Drill) 
 		return err
 	}
 	n.Source = notice.RehearsalSource + "drill"
+	if err := t.Internals.BeginDrill(ctx, key, d.Every); err != nil {
+		return err
+	}
 	return t.receiveAll(ctx, ids, n)
 }
 
