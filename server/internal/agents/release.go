@@ -29,7 +29,7 @@ func (a *Agents) isReleased(id nstance.InstanceID) bool {
 }
 
 // release records with every machine that shares an event with a released one that it is
-// released, and returns the events of which it is the last.
+// released, and returns the events of which all machines are.
 func (b *noticeBook) release(id nstance.InstanceID, own *noticeDedup) (complete []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,11 +39,8 @@ func (b *noticeBook) release(id nstance.InstanceID, own *noticeDedup) (complete 
 				other.recordReleased(n.EventID, id)
 			}
 		}
-		if own.allReleased(n) {
-			complete = append(complete, n.EventID)
-		}
 	}
-	return complete
+	return own.complete()
 }
 
 // namedInstance returns the instance whose machine has that name: providers name machines
@@ -56,30 +53,33 @@ func namedInstance(name string) nstance.InstanceID {
 func (d *noticeDedup) shared() (notices []nstance.Notice) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, id := range d.order {
-		if n := d.byEvent[id].notice; !n.Cancelled && len(n.Machines) > 1 {
-			notices = append(notices, n)
+	for _, state := range d.byEvent {
+		if state.isShared() {
+			notices = append(notices, state.notice)
 		}
 	}
 	return notices
 }
 
+// complete returns the events of these notices of which all machines are released.
+func (d *noticeDedup) complete() (events []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, state := range d.byEvent {
+		if state.isShared() && !slices.ContainsFunc(state.notice.Machines, func(name string) bool { return !slices.Contains(state.released, namedInstance(name)) }) {
+			events = append(events, id)
+		}
+	}
+	slices.Sort(events)
+	return events
+}
+
+func (s *noticeState) isShared() bool { return !s.notice.Cancelled && len(s.notice.Machines) > 1 }
+
 func (d *noticeDedup) recordReleased(eventID string, id nstance.InstanceID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if state := d.byEvent[eventID]; state != nil {
+	if state := d.byEvent[eventID]; state != nil && !slices.Contains(state.released, id) {
 		state.released = append(state.released, id)
 	}
-}
-
-// allReleased reports whether all machines of a notice are released.
-func (d *noticeDedup) allReleased(n nstance.Notice) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, name := range n.Machines {
-		if !slices.Contains(d.byEvent[n.EventID].released, namedInstance(name)) {
-			return false
-		}
-	}
-	return true
 }
