@@ -163,6 +163,9 @@ func (g *Groups) follow(ctx context.Context) error {
 			return err
 		}
 	}
+	if g.Proposed() {
+		return nil // they are forgotten later
+	}
 	var failed error
 	for _, key := range g.takeRemoved() {
 		err := g.edit(ctx, key, false, func(_ *view, f *overlays) (nstance.Event, error) {
@@ -189,6 +192,7 @@ func (g *Groups) Apply(ctx context.Context) error {
 			err = g.stay(ctx)
 		} else {
 			err = g.apply(ctx)
+			g.signal() // of what waits to be forgotten
 		}
 	}
 	g.mu.Lock()
