@@ -73,6 +73,16 @@ func origin(f nstance.File, src Sources) (id string, from Source, name string) {
 	return "", nil, ""
 }
 
+// Asks reports whether a kit of d is made of what other parties say.
+func Asks(d nstance.Definition) bool {
+	for _, f := range d.Files {
+		if id, _, _ := origin(f, Sources{}); id != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // definite reports whether asking again would bring the same answer.
 func definite(err error) bool {
 	for _, code := range []nstance.Code{nstance.NotFound, nstance.Denied, nstance.Invalid} {

@@ -3,12 +3,14 @@ package agents
 import (
 	"context"
 	"crypto/ed25519"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
@@ -255,7 +257,7 @@ func newFiledShard(t *testing.T, secrets sourceOf, fs map[string]nstance.File) (
 func TestFilesWaitForTheProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, shard, id := newFiledShard(t, nil, map[string]nstance.File{"ip": {Kind: nstance.FileString, Content: "{{.Instance.IP4}}"}})
-		find := func() error { _, err := k.find(t.Context(), id); return err }
+		find := func() error { _, err := k.find(t.Context(), &session{id: id}); return err }
 		require.ErrorIs(t, find(), nstance.Unavailable)
 		shard.machine.Seen = true
 		require.NoError(t, find())
@@ -266,8 +268,52 @@ func TestFilesWaitForTheProvider(t *testing.T) {
 		require.NoError(t, find())
 	})
 	k, _, id := newFiledShard(t, nil, map[string]nstance.File{"same": {Kind: nstance.FileString, Content: "x"}})
-	_, err := k.find(t.Context(), id)
+	_, err := k.find(t.Context(), &session{id: id})
 	require.NoError(t, err, "all machines have the same")
+}
+
+// TestSourcesThatHang: kits that wait for other parties leave workers for those that need none. The
+// sessions that none is left for are checked again once a kit is made.
+func TestSourcesThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		k, shard, _ := newFiledShard(t, func() ([]byte, error) { <-answer; return []byte("hush"), nil }, map[string]nstance.File{"s": {Kind: nstance.FileSecret, Secret: "s"}})
+		local := loop.Runtime{Definition: nstance.Definition{Files: map[string]nstance.File{"name": {Kind: nstance.FileString, Content: "x"}}}}
+		kit := func(group int, v loop.Runtime) error {
+			_, err := k.kit(t.Context(), &session{}, kitKey{group: nstance.GroupKey{Group: nstance.GroupID(fmt.Sprint(group))}}, v)
+			return err
+		}
+		var making sync.WaitGroup
+		for group := range askedKits {
+			making.Go(func() { assert.NoError(t, kit(group, shard.machine)) })
+		}
+		synctest.Wait()
+		require.ErrorIs(t, kit(askedKits, shard.machine), errKitAwaited, "too many are made")
+		require.ErrorIs(t, kit(0, shard.machine), errKitAwaited, "another worker makes it")
+		require.NoError(t, kit(askedKits+1, local))
+		require.Len(t, k.dirty, 2)
+		close(answer)
+		making.Wait()
+		for group := range askedKits + 1 {
+			require.NoError(t, kit(group, shard.machine))
+		}
+	})
+}
+
+// TestSessionThatAwaitsAKit: it is checked again once the kit is made, and in the queue once.
+func TestSessionThatAwaitsAKit(t *testing.T) {
+	k, _, _ := newTestKeeper()
+	slot := &kitSlot{}
+	require.True(t, k.beginKit(slot, true, nil))
+	s := newFileSession(t, k, "web1")
+	require.False(t, k.beginKit(slot, true, s))
+	s.files.parked = true
+	s.wantFiles()
+	require.Empty(t, k.dirty)
+	k.endKit(slot, true)
+	require.Equal(t, []*session{s}, k.dirty)
+	require.Empty(t, k.waiting)
+	require.Zero(t, k.asking)
 }
 
 // TestFailedSourceIsReadSoonAgain: the interval between two reads is for those that succeed.
@@ -275,7 +321,7 @@ func TestFailedSourceIsReadSoonAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := error(nstance.Unavailable)
 		k, _, id := newFiledShard(t, func() ([]byte, error) { return []byte("hush"), failure }, map[string]nstance.File{"s": {Kind: nstance.FileSecret, Secret: "s"}})
-		m, err := k.find(t.Context(), id)
+		m, err := k.find(t.Context(), &session{id: id})
 		require.NoError(t, err)
 		require.Len(t, k.problems(), 1)
 		<-time.After(failedRefresh - 1)

@@ -27,6 +27,9 @@ const (
 	// fileWorkers is how many machines' files are made at a time: issuing a
 	// certificate waits for storage.
 	fileWorkers = 32
+	// askedKits is how many kits of what other parties say are made at a time. The other
+	// workers are left for groups that need none.
+	askedKits = fileWorkers / 2
 	// DefaultFilePass is how often sessions are checked for what depends on time.
 	DefaultFilePass = 5 * time.Second
 	// kitIdle is how long a kit that no session uses is kept, after one asked for it.
@@ -62,6 +65,8 @@ type fileKeeper struct {
 	stale   []*kitSlot                  // kits to make again
 	dirty   []*session                  // sessions to check
 	parked  []*session                  // sessions that wait for memory
+	asking  int                         // kits of what other parties say that are being made
+	waiting []*session                  // sessions that wait until one has been made
 	own     int64                       // bytes held for one machine each
 }
 
@@ -75,9 +80,9 @@ type kitKey struct {
 // A kitSlot holds the present kit.
 type kitSlot struct {
 	key    kitKey
-	turn   chan struct{} // has room for one: held while the kit is made
 	now    atomic.Pointer[madeKit]
-	queued bool      // among the stale kits; guarded by the keeper's lock, as is
+	making bool      // guarded by the keeper's lock, as are
+	queued bool      // among the stale kits
 	wanted time.Time // when a session last asked for it
 	// dropped: the keeper has forgotten it and never makes it again. A session that was about
 	// to use it asks for another.
@@ -166,7 +171,7 @@ func (k *fileKeeper) step(ctx context.Context) bool {
 		key := k.changed[0]
 		k.changed = k.changed[1:]
 		k.mu.Unlock()
-		k.updateGroup(ctx, key)
+		k.updateGroup(key)
 	case len(k.stale) > 0:
 		slot := k.stale[0]
 		k.stale = k.stale[1:]
@@ -226,23 +231,20 @@ func (k *fileKeeper) thawed(one nstance.GroupKey) {
 	k.work.Broadcast()
 }
 
-// updateGroup makes a group's kit and queues its sessions.
-func (k *fileKeeper) updateGroup(ctx context.Context, key nstance.GroupKey) {
-	all := k.agents.sessions.of(key)
-	if len(all) == 0 {
-		return
-	}
-	if v, err := k.agents.shard.Runtime(all[0].id); err == nil {
-		_, _ = k.kit(ctx, kitKey{group: key}, v) // its failure is each session's
-	}
-	for _, s := range all {
+// updateGroup queues a group's sessions.
+func (k *fileKeeper) updateGroup(key nstance.GroupKey) {
+	for _, s := range k.agents.sessions.of(key) {
 		s.wantFiles()
 	}
 }
 
-// kit returns the kit for what a machine should have, made now if necessary. A freeze
-// keeps the kit that there is.
-func (k *fileKeeper) kit(ctx context.Context, key kitKey, v loop.Runtime) (*kitSlot, error) {
+// errKitAwaited is the error of a session that is checked again once a kit has been made.
+var errKitAwaited = errors.New("the kit is not made yet")
+
+// kit returns the kit for what the machine of s should have, made now if necessary. A freeze
+// keeps the kit that there is. It fails with errKitAwaited while another worker makes it, or
+// too many others.
+func (k *fileKeeper) kit(ctx context.Context, s *session, key kitKey, v loop.Runtime) (*kitSlot, error) {
 	slot := k.slot(key)
 	current := func() bool {
 		made := slot.now.Load()
@@ -251,16 +253,45 @@ func (k *fileKeeper) kit(ctx context.Context, key kitKey, v loop.Runtime) (*kitS
 	if current() {
 		return slot, nil
 	}
-	select {
-	case slot.turn <- struct{}{}:
-		defer func() { <-slot.turn }()
-	case <-ctx.Done():
-		return nil, nstance.Errorf(nstance.Unavailable, "files not made: %w", ctx.Err())
+	asks := files.Asks(v.Definition)
+	if !k.beginKit(slot, asks, s) {
+		return nil, errKitAwaited
 	}
+	defer k.endKit(slot, asks)
 	if !current() {
 		k.make(ctx, slot, v.Definition, v.Hash)
 	}
 	return slot, nil
+}
+
+// beginKit reports whether the caller is to make a slot's kit, and then calls endKit: a worker
+// waits for no other. s, if any, is checked again when that may have changed.
+func (k *fileKeeper) beginKit(slot *kitSlot, asks bool, s *session) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slot.making || asks && k.asking == askedKits {
+		if s != nil {
+			k.waiting = append(k.waiting, s)
+		}
+		return false
+	}
+	slot.making = true
+	if asks {
+		k.asking++
+	}
+	return true
+}
+
+func (k *fileKeeper) endKit(slot *kitSlot, asks bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	slot.making = false
+	if asks {
+		k.asking--
+	}
+	k.dirty = append(k.dirty, k.waiting...)
+	k.waiting = nil
+	k.work.Broadcast()
 }
 
 func (k *fileKeeper) slot(key kitKey) *kitSlot {
@@ -268,7 +299,7 @@ func (k *fileKeeper) slot(key kitKey) *kitSlot {
 	defer k.mu.Unlock()
 	slot := k.kits[key]
 	if slot == nil {
-		slot = &kitSlot{key: key, turn: make(chan struct{}, 1)}
+		slot = &kitSlot{key: key}
 		k.kits[key] = slot
 	}
 	slot.wanted = time.Now()
@@ -276,7 +307,7 @@ func (k *fileKeeper) slot(key kitKey) *kitSlot {
 }
 
 // make makes a slot's kit and reports whether sets made from it differ from before.
-// Callers hold the slot's turn.
+// Callers have begun it.
 func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definition, hash string) (differs bool) {
 	ctx, cancel := k.agents.Bound(ctx)
 	defer cancel()
@@ -298,19 +329,19 @@ func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definiti
 	return old == nil || !made.Same(before)
 }
 
-// remake makes a kit again, since its sources may have changed.
+// remake makes a kit again, since its sources may have changed. Where it cannot begin, the
+// next pass queues it again.
 func (k *fileKeeper) remake(ctx context.Context, slot *kitSlot) {
 	k.mu.Lock()
 	slot.queued = false
 	k.mu.Unlock()
-	select {
-	case slot.turn <- struct{}{}:
-	case <-ctx.Done():
+	asks := files.Asks(slot.now.Load().definition)
+	if !k.beginKit(slot, asks, nil) {
 		return
 	}
 	made := slot.now.Load()
 	differs := k.make(ctx, slot, made.definition, made.Hash())
-	<-slot.turn
+	k.endKit(slot, asks)
 	if !differs && !made.Varies() {
 		return
 	}
@@ -421,7 +452,8 @@ type machineKit struct {
 }
 
 // find returns the kit that a machine's files are made from.
-func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machineKit, err error) {
+func (k *fileKeeper) find(ctx context.Context, s *session) (f machineKit, err error) {
+	id := s.id
 	v, err := k.agents.shard.Runtime(id)
 	if err != nil {
 		return f, err
@@ -436,7 +468,7 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 			return f, err
 		}
 	}
-	slot, err := k.kit(ctx, key, v)
+	slot, err := k.kit(ctx, s, key, v)
 	if err != nil {
 		return f, err
 	}

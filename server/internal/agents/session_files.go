@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -42,7 +43,7 @@ type sessionFiles struct {
 	since       time.Time // of the phase, or of the last piece sent
 	working     bool      // a worker checks it
 	queued      bool
-	parked      bool   // until there is memory for its files
+	parked      bool   // until there is memory for its files, or their kit
 	known       bool   // the agent has reported what it has
 	justApplied bool   // the next report may be older than the set
 	hash        string // recorded by the agent
@@ -158,18 +159,21 @@ func (s *session) checkFiles(ctx context.Context, k *fileKeeper) {
 	}
 	f.working = true
 	s.mu.Unlock()
-	m, err := k.find(ctx, s.id)
+	m, err := k.find(ctx, s)
 	if err == nil {
 		s.makeFiles(ctx, k, m)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.working = false
-	if err != nil {
+	awaits := errors.Is(err, errKitAwaited)
+	if err != nil && !awaits {
 		f.failed()
 	}
 	if f.queued && s.ctx.Err() == nil {
 		k.enqueue(s)
+	} else {
+		f.parked = awaits || f.parked
 	}
 }
 
