@@ -176,7 +176,7 @@ func getAll(t *testing.T, src secret.Source, names []string) map[string]error {
 }
 
 func TestBinary(t *testing.T) {
-	s := &service{answers: map[string][]answer{"key": {{200, `{"SecretBinary":"AAEC"}`}}}}
+	s := &service{answers: map[string][]answer{"key": {{200, `{"Name":"key","SecretBinary":"AAEC"}`}}}}
 	data, err := open(t, secrets.SecretsManager, "", s).Get(t.Context(), "key")
 	require.NoError(t, err)
 	require.Equal(t, []byte{0, 1, 2}, data)
